@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use super::link::CdnNode;
-use super::server_delay::ServerDelay;
+use super::server_delay::{DelayWindow, ServerDelay};
 use super::{ByteRange, ConnId, PathSample, Protocol, ReqId, RequestRange, UrlId, Validator};
 use crate::link::LinkId;
 use crate::predict::RateWindow;
@@ -98,6 +98,38 @@ impl Conn {
     /// Whether packets were lost recently. A receiver sees loss only as reordering.
     pub(super) fn has_recent_loss(&self, now: Instant) -> bool {
         self.last_reordering.is_some_and(|at| at + LOSS_MEMORY > now)
+    }
+
+    /// Server delay before each response; zero if not noticeable.
+    pub(super) fn server_delay(&self) -> Duration {
+        self.server_delay.typical(self.min_rtt())
+    }
+
+    /// Total server delay of `count` requests without a response.
+    pub(super) fn server_delay_for(&self, count: usize) -> Duration {
+        let delay = self.server_delay();
+        match self.protocol {
+            Some(Protocol::Http1) => delay * u32::try_from(count).unwrap_or(u32::MAX),
+            // HTTP/2: the server processes requests in parallel.
+            _ if count == 0 => Duration::ZERO,
+            _ => delay,
+        }
+    }
+
+    /// Clock that runs only while bytes could arrive; the origin of the rate measurement.
+    pub(super) fn transfer_clock(&self, now: Instant) -> Instant {
+        self.server_delay.transfer_clock(now, self.min_rtt())
+    }
+
+    /// The request that was sent at `sent` is the next one that the server responds to: starts a delay sample.
+    pub(super) fn start_server_delay(&mut self, now: Instant, sent: Instant) {
+        self.server_delay.start((sent + self.rtt()).max(now));
+    }
+
+    /// A response head has arrived: ends the delay sample, which also counts for the link.
+    pub(super) fn end_server_delay(&mut self, now: Instant, link: &mut DelayWindow) {
+        let min_rtt = self.min_rtt();
+        self.server_delay.end(now, min_rtt, link);
     }
 
     /// Current RTT including queueing delay: how early a request must be sent so that its response arrives in time.

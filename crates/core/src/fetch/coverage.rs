@@ -5,8 +5,7 @@
 //! 3. When a request ends early, the claims are rebuilt from the live requests. Nothing is ever freed by subtraction,
 //!    so a byte that two requests cover cannot be lost when one of them fails.
 
-use super::range_set::RangeSet;
-use super::{ByteRange, Resume};
+use super::{ByteRange, RangeSet, Resume};
 use crate::units::DataSize;
 
 /// Received and claimed bytes of one resource; see the [module documentation](self).

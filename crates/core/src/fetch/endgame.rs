@@ -5,7 +5,7 @@
 //!    arrives first counts.
 //! 3. The straggler delivers that end last. So if both keep their rates, nothing arrives twice: the download is
 //!    complete before the straggler reaches it. Duplicates so far, plus half of the possible ones, are limited by
-//!    [`Fetch::max_waste`]; if the straggler is far behind, by a twentieth of the file.
+//!    [`Transfers::max_waste`]; if the straggler is far behind, by a twentieth of the file.
 
 use core::time::Duration;
 
@@ -16,7 +16,7 @@ use super::{ByteRange, ConnId, ReqId, RequestRange, TimerReason, forecast};
 use crate::units::DataSize;
 
 /// Sends the duplicate requests that are worthwhile now, and sets the timer for the next review.
-pub(super) fn endgame(transfers: &mut Transfers) {
+pub(super) fn duplicate_stragglers(transfers: &mut Transfers) {
     for _ in 0..MAX_DUPLICATES {
         let Some((backup, req, range)) = next_duplicate(transfers) else { break };
         // The mark shortens the straggler's exclusive range, so that the next pass judges what then remains.
@@ -93,7 +93,8 @@ fn late_duplicate(transfers: &Transfers, offset: u64, deadline: Duration) -> Opt
     let (id, req) =
         transfers.reqs.iter().find(|(_, req)| !req.is_released && req.exclusive_range().contains(offset))?;
     let straggler = transfers.conns.get(&req.conn)?;
-    // Requests on one connection are delivered in order: earlier ones come first.
+    // The end of this one request is estimated, not that of the connection: the reader needs only this byte. Requests on
+    // one connection are delivered in order, so the earlier ones come first.
     let queue = straggler.reqs.iter().take_while(|other| *other != id).filter_map(|id| transfers.reqs.get(id));
     let before: DataSize = queue.map(|req| req.remaining().len()).sum();
     let rate = straggler.expected_rate(transfers.now);
@@ -110,6 +111,7 @@ fn late_duplicate(transfers: &Transfers, offset: u64, deadline: Duration) -> Opt
     let (backup, forecast) =
         forecasts.filter(|(_, forecast)| !forecast.rate.is_zero()).min_by_key(|(_, forecast)| forecast.ready_in)?;
     let joint_finish = finish_time(&[straggler_forecast, forecast], exclusive);
+    // In time anyway, or not much sooner with help.
     if end <= deadline || joint_finish.saturating_add(MIN_LATE_GAIN) > end {
         return None;
     }
@@ -140,6 +142,8 @@ fn max_duplicate(transfers: &Transfers, conn: &Conn) -> DataSize {
 
 /// The connection that finishes last, and the time until then.
 fn straggler(transfers: &Transfers) -> Option<(ConnId, Duration)> {
+    // A connection without exclusive bytes holds nothing up: others deliver the same bytes. One without a rate never
+    // ends (a division by zero is the longest duration), so a connection that has delivered nothing is a straggler.
     let ends = transfers.conns.iter().filter_map(|(id, conn)| {
         let exclusive = exclusive_bytes(transfers, conn);
         let delay =
@@ -168,6 +172,7 @@ fn last_exclusive(
         let mut requests = backup.reqs.iter().filter_map(|id| transfers.reqs.get(id));
         requests.any(|req| !req.remaining().intersect(range).is_empty())
     };
+    // Backwards, because the straggler delivers its last request last: that is the part which it may never reach.
     let reqs = conn.reqs.iter().rev().filter_map(|id| Some((*id, transfers.reqs.get(id)?)));
     for (id, req) in reqs.filter(|(_, req)| !req.is_released) {
         let exclusive = req.exclusive_range();

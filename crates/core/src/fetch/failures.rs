@@ -7,13 +7,14 @@
 use alloc::vec::Vec;
 
 use super::link::{Link, LinkState};
+use super::refusals::OtherRequest;
 use super::resource::Phase;
 use super::single_response::LostResponse;
 use super::version_check::{VersionReport, VersionVerdict};
 use super::{
     BanReason, ConnError, ConnErrorKind, ConnId, Failure, Fetch, MeteredUse, Notice, Output, Policy, ReqId,
-    RequestRange, SingleResponseReason, TimerReason, first_request, link_health, single_response, stall,
-    version_check,
+    RequestRange, ResponseHead, SingleResponseReason, TimerReason, first_request, link_health, portal_check,
+    refusals, single_response, stall, version_check,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -76,6 +77,80 @@ impl Fetch {
     pub(super) fn on_protocol_violation(&mut self, id: ReqId, link: LinkId, text: &str) {
         let reason = BanReason::ProtocolViolation { text: text.into() };
         self.on_refused(id, link, reason, Failure::ProtocolViolation { text: text.into() });
+    }
+
+    /// An unusable response to a range request. Other links may get better ones. If the server always responds like
+    /// this, the whole file is requested without a range.
+    pub(super) fn on_unusable_range(&mut self, id: ReqId, link_id: LinkId, text: &str, head: &ResponseHead) {
+        if self.transfers.resource.phase == Phase::Unknown
+            && portal_check::awaits_other_links(&self.transfers, link_id)
+        {
+            return self.hold_response(id, link_id, head, Some(text));
+        }
+        let is_other_verified =
+            |(other, link): (&LinkId, &Link)| *other != link_id && link.is_in_service() && link.stats.is_verified;
+        if self.mirrors.has_untried_mirror(&self.transfers, link_id)
+            || self.transfers.links.iter().any(is_other_verified)
+            || self.transfers.resource.is_single_response()
+        {
+            return self.on_protocol_violation(id, link_id, text);
+        }
+        let conn = self.transfers.reqs.get(&id).map(|req| req.conn);
+        let mirror = conn.and_then(|conn| self.transfers.conns.get(&conn)).map(|conn| conn.mirror);
+        let served = mirror.is_some_and(|mirror| self.transfers.quirks.serves_ranges(mirror));
+        if first_request::protect_first_response(&mut self.transfers, link_id) {
+            return self.transfers.cancel_request(id);
+        }
+        let Some(link) = self.transfers.links.get_mut(&link_id) else { return };
+        link.failures += 1;
+        let wait = link.backoff();
+        if !served || link.failures > self.transfers.config.retries {
+            return self.switch_to_single_response(SingleResponseReason::UnusableRanges, conn);
+        }
+        self.transfers.cancel_request(id);
+        self.transfers.delay_link(link_id, wait);
+    }
+
+    /// Requests the resource in another form, once all links that may respond have been refused. Returns true if another
+    /// form is tried.
+    pub(super) fn try_other_initial_request(&mut self, id: ReqId, link: LinkId, status: u16) -> bool {
+        if self.mirrors.has_untried_mirror(&self.transfers, link) {
+            return false;
+        }
+        match refusals::other_initial_request(&mut self.transfers, id, link, status) {
+            OtherRequest::None => false,
+            OtherRequest::Ranged => true,
+            OtherRequest::Full => {
+                self.fall_back_without_range(id);
+                true
+            }
+        }
+    }
+
+    /// The server is busy (429, 503) or fails: another form of request, another mirror, or a pause of the link.
+    pub(super) fn on_server_busy(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
+        let status = head.status;
+        if refusals::avoid_busy_server(&mut self.transfers, id, link, head) {
+            return;
+        }
+        let failed = self.transfers.links.get(&link).map_or(0, |link| link.failures);
+        // An application that fails because of the Range field fails every time.
+        if status != 429 && status != 503 && failed > 0 && self.try_other_initial_request(id, link, status) {
+            return;
+        }
+        let transfers = &mut self.transfers;
+        refusals::note_failed_initial_request(transfers, id, link);
+        transfers.cancel_request(id);
+        let reason = BanReason::BadStatus { status };
+        // Another mirror may be less busy.
+        if first_request::protect_first_response(transfers, link)
+            || self.mirrors.try_next_mirror(transfers, link, &reason)
+        {
+            return;
+        }
+        if !refusals::wait_for_busy_server(transfers, link, head) {
+            self.ban_or_fail(link, reason, false, Failure::BadStatus { status });
+        }
     }
 
     /// Bans a link. If no other link could deliver, reports the failure itself instead.

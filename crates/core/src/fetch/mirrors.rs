@@ -20,6 +20,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::link::{Link, LinkState};
+use super::mirror_list::MirrorList;
 use super::resource::Phase;
 use super::transfers::Transfers;
 use super::verification::{Mismatch, Verification};
@@ -30,9 +31,7 @@ use crate::units::{DataSize, Instant};
 /// All mirrors, and which of them is in use.
 #[derive(Clone, Debug)]
 pub(super) struct Mirrors {
-    list: Vec<Mirror>,
-    /// Index in `list` of the mirror that is in use while mirrors are not combined.
-    current: usize,
+    list: MirrorList,
     /// Combined bytes did not match: only one mirror is used from now on.
     is_single: bool,
     /// Number of mirrors left since bytes last arrived, while mirrors are not combined.
@@ -44,28 +43,11 @@ pub(super) struct Mirrors {
     verification: Verification,
 }
 
-#[derive(Clone, Debug)]
-struct Mirror {
-    id: UrlId,
-    is_excluded: bool,
-    /// It was left because it delivered nothing, or nothing more.
-    has_failed: bool,
-}
-
-impl Mirror {
-    fn new(id: UrlId) -> Self {
-        Self { id, is_excluded: false, has_failed: false }
-    }
-}
-
 impl Mirrors {
     pub(super) fn new(config: &Config) -> Self {
-        let list: Vec<Mirror> = (0..config.mirrors.max(1)).map(|n| Mirror::new(UrlId(n))).collect();
         let resumed = config.resume.as_ref().and_then(|resume| resume.mirror);
-        let current = resumed.and_then(|id| list.iter().position(|mirror| mirror.id == id)).unwrap_or(0);
         Self {
-            list,
-            current,
+            list: MirrorList::new(config.mirrors, resumed),
             is_single: false,
             failed_in_row: 0,
             switches: 0,
@@ -79,46 +61,11 @@ impl Mirrors {
         self.verification.has_digest() && !self.is_single
     }
 
-    fn current_id(&self) -> UrlId {
-        self.list.get(self.current).map_or(UrlId(0), |mirror| mirror.id)
-    }
-
-    fn allowed(&self) -> impl Iterator<Item = UrlId> + '_ {
-        self.list.iter().filter(|mirror| !mirror.is_excluded).map(|mirror| mirror.id)
-    }
-
-    fn allowed_count(&self) -> usize {
-        self.allowed().count()
-    }
-
     /// The mirror that a link uses first: spread over the links if mirrors are combined.
     pub(super) fn initial_for(&self, link: LinkId) -> UrlId {
-        let index = usize::from(link.0) % self.allowed_count().max(1);
-        let assigned = if self.can_combine() { self.allowed().nth(index) } else { None };
-        assigned.unwrap_or(self.current_id())
-    }
-
-    /// The next mirror in the list that is not excluded, cyclically.
-    fn next_after(&self, id: UrlId) -> UrlId {
-        let at = self.list.iter().position(|mirror| mirror.id == id).unwrap_or(0);
-        let (before, after) = self.list.split_at((at + 1).min(self.list.len()));
-        after.iter().chain(before).find(|mirror| !mirror.is_excluded).map_or(id, |mirror| mirror.id)
-    }
-
-    fn exclude(&mut self, id: UrlId) {
-        if let Some(mirror) = self.list.iter_mut().find(|mirror| mirror.id == id) {
-            mirror.is_excluded = true;
-        }
-    }
-
-    /// A mirror other than `except` that is neither excluded nor has failed.
-    fn untried_except(&self, except: Option<UrlId>) -> Option<UrlId> {
-        let is_fresh = |mirror: &&Mirror| !mirror.is_excluded && !mirror.has_failed && Some(mirror.id) != except;
-        self.list.iter().find(is_fresh).map(|mirror| mirror.id)
-    }
-
-    fn set_current(&mut self, id: UrlId) {
-        self.current = self.list.iter().position(|mirror| mirror.id == id).unwrap_or(0);
+        let index = usize::from(link.0) % self.list.allowed_count().max(1);
+        let assigned = if self.can_combine() { self.list.allowed().nth(index) } else { None };
+        assigned.unwrap_or(self.list.current_id())
     }
 
     /// Whether responses without a validator may be combined, because the result is verified.
@@ -148,10 +95,7 @@ impl Mirrors {
 
     /// Adds a mirror that a server named.
     pub(super) fn add_mirror(&mut self, id: UrlId) {
-        let list = &mut self.list;
-        if list.len() < MAX_MIRRORS && list.iter().all(|mirror| mirror.id != id) {
-            list.push(Mirror::new(id));
-        }
+        self.list.add(id);
     }
 
     /// A link gets nothing from its mirror. If mirrors are combined, the link switches to the next one that it has not
@@ -173,13 +117,13 @@ impl Mirrors {
     /// Whether the link has another mirror that it has not tried since bytes last arrived.
     pub(super) fn has_untried_mirror(&self, transfers: &Transfers, id: LinkId) -> bool {
         let tried = |link: &Link| usize::from(link.mirrors_tried) + 1;
-        transfers.links.get(&id).is_some_and(|link| tried(link) < self.allowed_count())
+        transfers.links.get(&id).is_some_and(|link| tried(link) < self.list.allowed_count())
     }
 
     /// Switches a link to the next mirror, even if it has tried that one.
     pub(super) fn switch_mirror(&mut self, transfers: &mut Transfers, id: LinkId) {
-        let max = u16::try_from(self.allowed_count()).unwrap_or(u16::MAX);
-        let Some(next) = transfers.links.get(&id).map(|link| self.next_after(link.mirror)) else { return };
+        let max = u16::try_from(self.list.allowed_count()).unwrap_or(u16::MAX);
+        let Some(next) = transfers.links.get(&id).map(|link| self.list.next_after(link.mirror)) else { return };
         let Some(link) = transfers.links.get_mut(&id) else { return };
         link.mirrors_tried = link.mirrors_tried.saturating_add(1).min(max);
         link.mirror = next;
@@ -247,9 +191,9 @@ impl Mirrors {
             Failure::RetriesExhausted { error } => BanReason::RepeatedErrors { error: error.clone() },
             _ => BanReason::ProtocolViolation { text: failure.to_string() },
         };
-        let next = self.next_after(previous);
-        self.exclude(previous);
-        self.set_current(next);
+        let next = self.list.next_after(previous);
+        self.list.exclude(previous);
+        self.list.set_current(next);
         self.restart_from(transfers, next);
         transfers.notice(Notice::LinkMirrorSwitched { link, previous, reason });
         transfers.last_data = transfers.now;
@@ -258,13 +202,13 @@ impl Mirrors {
 
     /// Whether another mirror may help, and no reader has consumed bytes of the present one.
     fn can_switch_mirror(&self, transfers: &Transfers) -> bool {
-        let count = self.allowed_count();
+        let count = self.list.allowed_count();
         !transfers.reader.has_consumed() && self.failed_in_row + 1 < count && self.switches < count * 2
     }
 
     /// Leaves a mirror from which no link receives anything: each is stalled or was refused.
     pub(super) fn leave_stalled_mirror(&mut self, transfers: &mut Transfers) {
-        if transfers.links.is_empty() || self.can_combine() || self.allowed_count() < 2 {
+        if transfers.links.is_empty() || self.can_combine() || self.list.allowed_count() < 2 {
             return;
         }
         if has_delivered(transfers) {
@@ -290,8 +234,8 @@ impl Mirrors {
         if can_switch {
             self.switch_all_to_next_mirror(transfers, "no data received".to_string());
         } else if transfers.reader.position() == 0 {
-            let next = self.next_after(self.current_id());
-            self.set_current(next);
+            let next = self.list.next_after(self.list.current_id());
+            self.list.set_current(next);
             self.restart_from(transfers, next);
         }
     }
@@ -321,12 +265,10 @@ impl Mirrors {
 
     /// Switches all links to the next mirror, for the whole file.
     fn switch_all_to_next_mirror(&mut self, transfers: &mut Transfers, reason: String) {
-        let failed = self.current_id();
-        let next = self.next_after(failed);
-        if let Some(mirror) = self.list.get_mut(self.current) {
-            mirror.has_failed = true;
-        }
-        self.set_current(next);
+        let failed = self.list.current_id();
+        let next = self.list.next_after(failed);
+        self.list.fail_current();
+        self.list.set_current(next);
         self.failed_in_row += 1;
         self.switches += 1;
         let from_zero = self.restart_from(transfers, next);
@@ -371,7 +313,7 @@ impl Mirrors {
     pub(super) fn set_digest(&mut self, transfers: &Transfers, scope: DigestScope) {
         if !transfers.reader.is_present() && !self.verification.has_digest() {
             let received = transfers.coverage.received_ranges().clone();
-            self.verification.set_digest(scope, self.current_id(), received);
+            self.verification.set_digest(scope, self.list.current_id(), received);
         }
     }
 
@@ -435,13 +377,15 @@ impl Mirrors {
         let contributors = self.verification.contributors(range);
         let sole_contributor = self.verification.sole_contributor(range);
         match sole_contributor {
-            Some(mirror) => self.exclude(mirror),
+            Some(mirror) => self.list.exclude(mirror),
             None => self.is_single = true,
         }
         let mismatches = self.verification.count_mismatch();
         let sole = if let [only] = contributors.as_slice() { Some(*only) } else { None };
-        let Some(next) = self.untried_except(sole).filter(|_| mismatches <= MAX_MISMATCHES) else { return false };
-        self.set_current(next);
+        let Some(next) = self.list.untried_except(sole).filter(|_| mismatches <= MAX_MISMATCHES) else {
+            return false;
+        };
+        self.list.set_current(next);
         transfers.notice(Notice::DigestMismatch { range, mirror: sole_contributor });
         self.restart_from(transfers, next);
         true
@@ -450,12 +394,12 @@ impl Mirrors {
     /// Excludes a mirror whose bytes do not match, and moves its links to other mirrors. Returns false if no mirror is
     /// left.
     fn exclude_mirror(&mut self, transfers: &mut Transfers, id: UrlId) -> bool {
-        self.exclude(id);
-        if self.allowed_count() == 0 {
+        self.list.exclude(id);
+        if self.list.allowed_count() == 0 {
             return false;
         }
-        if self.current_id() == id {
-            self.set_current(self.next_after(id));
+        if self.list.current_id() == id {
+            self.list.set_current(self.list.next_after(id));
         }
         self.move_links(transfers, |link| link.mirror == id);
         true
@@ -464,10 +408,10 @@ impl Mirrors {
     /// Uses only one mirror from now on.
     fn use_single_mirror(&mut self, transfers: &mut Transfers) {
         self.is_single = true;
-        if self.allowed().all(|id| id != self.current_id()) {
-            self.set_current(self.next_after(self.current_id()));
+        if self.list.allowed().all(|id| id != self.list.current_id()) {
+            self.list.set_current(self.list.next_after(self.list.current_id()));
         }
-        let only = self.current_id();
+        let only = self.list.current_id();
         self.move_links(transfers, |link| link.mirror != only);
     }
 
@@ -476,9 +420,9 @@ impl Mirrors {
         let leaving: Vec<LinkId> =
             transfers.links.iter().filter(|(_, link)| which(link)).map(|(id, _)| *id).collect();
         for id in leaving {
-            let only = (!self.can_combine()).then(|| self.current_id());
+            let only = (!self.can_combine()).then(|| self.list.current_id());
             let Some(link) = transfers.links.get_mut(&id) else { continue };
-            let next = only.unwrap_or_else(|| self.next_after(link.mirror));
+            let next = only.unwrap_or_else(|| self.list.next_after(link.mirror));
             for conn in core::mem::take(&mut link.conns) {
                 transfers.remove_conn(conn, true);
             }
@@ -526,5 +470,3 @@ const REFUSING_MIRROR_TIMEOUT: Duration = Duration::from_secs(12);
 /// How often the whole file is fetched again after a mismatch. chosen: if that many mirrors have the same file, the
 /// digest is wrong.
 const MAX_MISMATCHES: u32 = 8;
-/// Maximum number of mirrors; further ones that servers name are ignored.
-const MAX_MIRRORS: usize = 32;

@@ -19,6 +19,21 @@
 //! The five policies of the multi-link HTTP thesis (see `docs/how-it-works/algorithms.md`) use the same `coverage` map and the same
 //! handling of responses, with their own rules (`thesis_policies`).
 //!
+//! The machine is composed of components, each with its state and methods in its own file:
+//!
+//! | component | state |
+//! |---|---|
+//! | `Transfers` | links, connections and requests, and the commands that begin and end them |
+//! | `Links` | which links may be used: cost, budget, shares, standby |
+//! | `Coverage` | received and claimed bytes |
+//! | `Resource` | what is known of the file: phase, `Validators`, responses held by the portal check |
+//! | `QuirksByMirror` | limits and defects of servers |
+//! | `Reader` | position and window of the in-order reader |
+//! | `Mirrors` | the URLs, and the `Verification` of their bytes |
+//!
+//! The rules are functions over these components, one subject in each module. [`Fetch`] combines them: here it
+//! dispatches events, in `responses` it judges response heads, and in `failures` it chooses the remedy for a failure.
+//!
 //! Two simpler designs were rejected. One request per link, repeated after each response, idles for a round trip per
 //! request (1.33 × the ideal time at 300 Mbit/s and 30 ms). One request per link for everything cannot be cancelled
 //! over HTTP/1.1 when a link turns out to be slow.
@@ -33,18 +48,22 @@ mod external_control;
 mod failures;
 mod first_request;
 mod forecast;
+mod http;
 mod link;
 mod link_health;
 mod link_share;
 mod links;
 mod metering;
+mod mirror_list;
 mod mirrors;
 mod notice;
 mod parallelism;
 mod pending_responses;
 mod portal_check;
+mod range_response;
 mod range_set;
 mod reader;
+mod redirects;
 mod refusals;
 mod resource;
 mod responses;
@@ -53,6 +72,7 @@ mod server_delay;
 mod server_quirks;
 mod single_response;
 mod stall;
+mod status;
 #[cfg(test)]
 mod tests;
 mod thesis_policies;
@@ -70,23 +90,25 @@ use core::time::Duration;
 
 use crate::link::{LinkId, LinkProfile};
 use crate::machine::Machine;
-use crate::units::{Bitrate, DataSize, Instant};
+use crate::units::{DataSize, Instant};
 
 pub use byte_range::ByteRange;
 pub use config::{
     Config, DigestScope, INITIAL_BAN, MeteredUse, Policy, Resume, SlowLinkRule, ThesisParams, UnknownPolicy,
 };
 pub(crate) use conn::FIRST_CHUNK;
-pub use event::{
-    ConnError, ConnErrorKind, ConnId, ContentRange, Input, LinkShare, Output, PathSample, Protocol, ReqId,
-    RequestRange, ResponseHead, TimerReason, UrlId, Validator,
-};
+pub use event::{Input, LinkShare, Output, TimerReason};
 pub(crate) use external_control::ConnSlot;
+pub use http::{
+    ConnError, ConnErrorKind, ConnId, ContentRange, PathSample, Protocol, ReqId, RequestRange, ResponseHead, UrlId,
+    Validator,
+};
 pub use link_share::LinkLoad;
 pub use notice::{BanReason, Failure, Notice, SingleResponseReason};
 pub use range_set::RangeSet;
+pub use status::{LinkStatus, Status};
 
-use link::{Link, LinkState};
+use link::LinkState;
 use mirrors::Mirrors;
 use transfers::Transfers;
 
@@ -97,36 +119,6 @@ pub struct Fetch {
     transfers: Transfers,
     /// The URLs that claim to have the file.
     mirrors: Mirrors,
-}
-
-/// Progress of a download, for reports. Every figure can also be derived from the inputs and outputs.
-#[derive(Clone, Debug, Default)]
-pub struct Status {
-    /// Size of the resource, once it is known.
-    pub total: Option<DataSize>,
-    /// Distinct bytes received.
-    pub received: DataSize,
-    /// Everything before this offset has been received.
-    pub in_order_end: u64,
-    /// Body bytes received in vain: duplicates, and bytes that were discarded.
-    pub wasted: DataSize,
-    /// Per link: bytes received, rate over the last second, status.
-    pub links: Vec<(LinkId, DataSize, Bitrate, LinkStatus)>,
-}
-
-/// Status of a link, with the reason where there is one.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum LinkStatus {
-    /// Usable, and it has connections.
-    Up,
-    /// Usable without connections: metered, on standby, or nothing to request.
-    Idle,
-    /// Nothing arrives although something was requested.
-    Stalled,
-    /// Out of use because of failures or wrong responses.
-    Banned(BanReason),
-    /// The interface is gone.
-    Down,
 }
 
 impl Fetch {
@@ -159,27 +151,7 @@ impl Fetch {
 
     /// Progress and the status of each link.
     pub fn status(&self) -> Status {
-        let status = |link: &Link| match &link.state {
-            LinkState::Up if link.conns.is_empty() => LinkStatus::Idle,
-            LinkState::Up => LinkStatus::Up,
-            LinkState::Stalled { .. } => LinkStatus::Stalled,
-            LinkState::Banned { reason: BanReason::Down, .. } | LinkState::Down => LinkStatus::Down,
-            LinkState::Banned { reason, .. } => LinkStatus::Banned(reason.clone()),
-            LinkState::Probing => LinkStatus::Idle,
-        };
-        let rate = |link: &Link| self.transfers.link_rate(link, Duration::from_secs(1));
-        Status {
-            total: self.transfers.coverage.total(),
-            received: self.transfers.coverage.received(),
-            in_order_end: self.transfers.coverage.in_order_end(),
-            wasted: self.transfers.coverage.wasted_bytes(),
-            links: self
-                .transfers
-                .links
-                .iter()
-                .map(|(id, link)| (*id, link.stats.bytes, rate(link), status(link)))
-                .collect(),
-        }
+        Status::of(&self.transfers)
     }
 
     fn on_link_up(&mut self, id: LinkId, profile: LinkProfile) {

@@ -19,11 +19,11 @@ use core::time::Duration;
 use super::conn::Req;
 use super::link::{Link, LinkState};
 use super::resource::{InitialRequest, Phase};
-use super::responses::SMALL_RANGE;
 use super::server_quirks::requested_len;
 use super::transfers::Transfers;
 use super::{ConnId, Notice, ReqId, RequestRange, ResponseHead, TimerReason};
 use crate::link::LinkId;
+use crate::units::DataSize;
 
 /// Rule 2. Returns true if the target has expired and the mirror's own URL is requested next.
 pub(super) fn handle_expired_target(transfers: &mut Transfers, id: ReqId, link_id: LinkId, status: u16) -> bool {
@@ -302,3 +302,5 @@ const RECENT_DATA: Duration = Duration::from_secs(5);
 const CONN_SLOT_DELAY: Duration = Duration::from_millis(200);
 /// Factor on the backoff of a link that is refused while other links are served.
 const REFUSED_CONN_FACTOR: u32 = 5;
+/// Size of the initial request after a larger one was refused. Hosts that limit the size of a range allow this much.
+pub(super) const SMALL_RANGE: DataSize = DataSize::from_kib(4);

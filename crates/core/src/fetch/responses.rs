@@ -16,16 +16,13 @@ use alloc::format;
 use core::time::Duration;
 
 use super::conn::{Conn, INITIAL_RANGE};
-use super::link::{CdnNode, Link};
 use super::portal_check::Verdict;
-use super::refusals::OtherRequest;
-use super::resource::{InitialRequest, Phase};
-use super::server_quirks::requested_len;
-use super::transfers::Transfers;
+use super::range_response::RangeResponse;
+use super::resource::Phase;
 use super::version_check::VersionReport;
 use super::{
-    BanReason, ByteRange, ContentRange, Failure, Fetch, Notice, Output, ReqId, RequestRange, ResponseHead,
-    SingleResponseReason, Validator, first_request, portal_check, refusals, single_response, version_check,
+    BanReason, ByteRange, Failure, Fetch, Output, ReqId, RequestRange, ResponseHead, SingleResponseReason,
+    first_request, portal_check, range_response, redirects, refusals, single_response, version_check,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -54,11 +51,17 @@ impl Fetch {
             self.transfers.quirks.of_mut(mirror).on_server_close(responses);
         }
         match head.status {
-            206 if requested == RequestRange::Full => self.on_partial_to_full_request(id, link, head),
-            206 => self.on_partial_content(id, link, head),
+            // A 206 to a request without a range is as good as a 200 if it covers the whole file.
+            206 if requested == RequestRange::Full => match single_response::whole_length(head) {
+                Some(length) => self.on_whole_file(id, link, head, length),
+                None => {
+                    self.on_protocol_violation(id, link, "a part of the file although all of it was requested");
+                }
+            },
+            206 => self.on_range_response(id, link, head),
             // A range under the status of a whole file: Content-Range counts.
             200 if requested != RequestRange::Full && head.range.is_some_and(|range| range.range.is_some()) => {
-                self.on_partial_content(id, link, head);
+                self.on_range_response(id, link, head);
             }
             // 203: a proxy has changed something (RFC 9110 §15.3.4). All downloaders treat the others as success.
             200..=203 | 207..=299 => self.on_full_response(id, link, requested, head),
@@ -89,99 +92,63 @@ impl Fetch {
     }
 
     /// 206: a range of the file. Checks that it fits the request, the known size and the known version, in this order.
-    fn on_partial_content(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
-        let Some(req) = self.transfers.reqs.get(&id) else { return };
-        // The first request covers the whole file, whatever provisional end its range has.
-        let (requested, conn) = (
-            if first_request::is_first_request(&self.transfers, id) {
-                ByteRange::new(0, u64::MAX)
-            } else {
-                req.range
-            },
-            req.conn,
-        );
-        let range = match head.range {
-            Some(ContentRange { range: Some(range), .. }) => range,
-            // An empty range at the end of the file.
-            Some(ContentRange { total: Some(total), .. }) if total.bytes() <= requested.start => {
-                return self.on_range_not_satisfiable(id, link, head);
+    fn on_range_response(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
+        let Some(conn) = self.transfers.reqs.get(&id).map(|req| req.conn) else { return };
+        let (range, total) = match range_response::classify(&mut self.transfers, id, link, head) {
+            RangeResponse::Usable { range, total: Some(total) } => (range, total),
+            RangeResponse::Usable { total: None, .. } => {
+                return self.switch_to_single_response(SingleResponseReason::NoLength, Some(conn));
             }
-            _ => return self.on_unusable_range(id, link, "206 without a usable Content-Range", head),
-        };
-        let total = head.range.and_then(|range| range.total);
-        if head.is_encoded {
-            return self.on_protocol_violation(id, link, "an encoded range although identity was requested");
-        }
-        if head.length.is_some_and(|length| length != range.len()) {
-            return self.on_unusable_range(id, link, "a Content-Length that differs from the range", head);
-        }
-        let within = range.start == requested.start && range.end <= requested.end;
-        if !within
-            && total.is_some_and(|total| range == ByteRange::at(0, total))
-            && !first_request::is_first_request(&self.transfers, id)
-        {
-            return self.on_full_content_as_partial(id, link, head);
-        }
-        // More than the requested range is usable if the head is consistent. What precedes the range is skipped, up to
-        // a limit.
-        let skipped = DataSize::from_bytes(requested.start.saturating_sub(range.start));
-        let exceeds_request =
-            head.length.is_some() && range.start <= requested.start && requested.start < range.end;
-        if !within && (!exceeds_request || skipped > MAX_SKIPPED) {
-            // The range is unusable, but no portal states a total size: remember it.
-            if let Some(total) =
-                total.filter(|total| self.transfers.resource.phase == Phase::Unknown && range.end <= total.bytes())
-            {
-                self.transfers.resource.pending.report(link, Some(total), head.validator.as_ref(), true);
+            RangeResponse::BehindEnd => return self.on_range_not_satisfiable(id, link, head),
+            RangeResponse::WholeFile => {
+                let length = head.range.and_then(|range| range.total);
+                return self.on_whole_file(id, link, head, length);
             }
-            return self.on_unusable_range(id, link, "a range other than the requested one", head);
-        }
-        let total = match (
-            total,
-            self.transfers.coverage.total().filter(|_| self.transfers.resource.phase == Phase::Ranges),
-        ) {
-            (Some(total), _) => total,
-            // The total is unknown to the server: the validator will show whether it is the file whose size is known.
-            (None, Some(known)) => known,
-            (None, None) => return self.switch_to_single_response(SingleResponseReason::NoLength, Some(conn)),
+            RangeResponse::Unusable(reason) => return self.on_unusable_range(id, link, reason, head),
+            RangeResponse::Violation(reason) => return self.on_protocol_violation(id, link, reason),
         };
-        if is_unexpected_size(&self.transfers, total) {
+        if self.transfers.is_unexpected_size(total) {
             return self.on_wrong_size(id, link, total);
         }
-        if is_suspect_length(&self.transfers, id, total) {
+        if range_response::is_suspect_length(&self.transfers, id, total) {
             return self.recheck_length(id);
         }
         if range.end > total.bytes() {
             return self.on_unusable_range(id, link, "a range beyond the end of the file", head);
         }
         // A small HTML page that claims to be the whole file may be an error page. One request without a range decides.
-        let small_page = head.is_html_page && range == ByteRange::at(0, total) && total <= INITIAL_RANGE;
-        if small_page && refusals::retry_without_range(&mut self.transfers, id, link) {
+        let is_small_page = head.is_html_page && range == ByteRange::at(0, total) && total <= INITIAL_RANGE;
+        if is_small_page && refusals::retry_without_range(&mut self.transfers, id, link) {
             return;
         }
         // First identify (the size becomes known), then compare the version, then accept the bytes.
-        if self.transfers.resource.phase == Phase::Unknown
-            && !self.identify(id, total, head.validator.as_ref(), range)
-        {
-            return;
+        if self.transfers.resource.phase == Phase::Unknown {
+            let validator = head.validator.as_ref();
+            let is_provable = validator.is_some() || self.mirrors.is_result_verifiable();
+            if !range_response::identify(&mut self.transfers, id, total, validator, range, is_provable) {
+                return self.switch_to_single_response(SingleResponseReason::NoValidator, Some(conn));
+            }
         }
         if !self.check_version(id, link, total, head) {
             return;
         }
-        self.accept_range(id, range);
+        range_response::accept(&mut self.transfers, &self.mirrors, id, range);
         portal_check::confirm_ranges(&mut self.transfers, &mut self.mirrors);
-        self.give_up_tiny_ranges(id, range);
+        if range_response::is_too_tiny(&mut self.transfers, id, range) {
+            self.switch_to_single_response(SingleResponseReason::UnusableRanges, None);
+        }
     }
 
-    /// Counts responses of a few bytes where more was requested. After several in a row, ranges are given up.
-    fn give_up_tiny_ranges(&mut self, id: ReqId, range: ByteRange) {
-        let total = self.transfers.coverage.total().unwrap_or_default();
-        let Some(req) = self.transfers.reqs.get(&id) else { return };
-        let requested = requested_len(req.range_requested).unwrap_or(DataSize::MAX);
-        let Some(mirror) = self.transfers.conns.get(&req.conn).map(|conn| conn.mirror) else { return };
-        let is_part = range.end < total.bytes();
-        if self.transfers.quirks.of_mut(mirror).on_range_len(range.len(), requested, is_part) {
-            self.switch_to_single_response(SingleResponseReason::UnusableRanges, None);
+    /// The whole file of this length under another status than 200.
+    fn on_whole_file(&mut self, id: ReqId, link: LinkId, head: &ResponseHead, length: Option<DataSize>) {
+        let head = ResponseHead { status: 200, length, ..head.clone() };
+        self.on_full_response(id, link, RequestRange::Full, &head);
+    }
+
+    /// A redirect.
+    fn on_redirect(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
+        if let Some(failure) = redirects::follow(&mut self.transfers, id, link, head) {
+            self.on_refused(id, link, BanReason::BadStatus { status: head.status }, failure);
         }
     }
 
@@ -199,149 +166,15 @@ impl Fetch {
         self.on_refused(id, link, ban, Failure::ProtocolViolation { text });
     }
 
-    /// The first usable response identifies the resource. Returns false if this response cannot be used after all.
-    fn identify(&mut self, id: ReqId, total: DataSize, validator: Option<&Validator>, range: ByteRange) -> bool {
-        let provable = validator.is_some() || self.mirrors.is_result_verifiable();
-        if !provable && let Some(link) = self.transfers.request_link(id) {
-            self.transfers.resource.pending.report(link, Some(total), None, true);
-        }
-        if !provable && range != ByteRange::at(0, total) {
-            let conn = self.transfers.reqs.get(&id).map(|req| req.conn);
-            self.switch_to_single_response(SingleResponseReason::NoValidator, conn);
-            return false;
-        }
-        // Without a validator, a response that covers the whole file is used alone.
-        self.transfers.resource.phase =
-            if provable { Phase::Ranges } else { Phase::SingleResponse { req: Some(id) } };
-        if !provable {
-            if first_request::is_first_request(&self.transfers, id) && total > INITIAL_RANGE {
-                self.transfers.notice(Notice::SingleResponse { reason: SingleResponseReason::NoValidator });
-            }
-            self.transfers.resource.single_response_link = self.transfers.request_link(id);
-            self.transfers.close_other_conns(id);
-        }
-        if self.transfers.resource.initial_request == InitialRequest::SmallRange
-            && let Some(mirror) = self
-                .transfers
-                .reqs
-                .get(&id)
-                .and_then(|req| self.transfers.conns.get(&req.conn))
-                .map(|conn| conn.mirror)
-        {
-            let refused = if self.transfers.config.open_ended_first { total } else { INITIAL_RANGE };
-            self.transfers.quirks.of_mut(mirror).set_refused_size(refused);
-        }
-        self.transfers.set_total(total);
-        self.transfers.outputs.push_back(Output::Identified { total: Some(total), validator: validator.cloned() });
-        refusals::cancel_full_requests(&mut self.transfers);
-        true
-    }
-
-    /// Accepts the bytes of `range` up to the end of the request. Some may be stored already, and some may be missing.
-    fn accept_range(&mut self, id: ReqId, range: ByteRange) {
-        let is_only_link = self.transfers.links.values().filter(|link| link.may_deliver()).count() == 1;
-        let is_first = self.transfers.resource.first_request == Some(id)
-            && self.transfers.coverage.total().is_none_or(|total| range.end == total.bytes());
-        if self.transfers.resource.first_request == Some(id) && !is_first {
-            // The server limited the response to `bytes=0-`: an ordinary range from now on.
-            self.transfers.resource.first_request = None;
-        }
-        let Some(req) = self.transfers.reqs.get(&id) else { return };
-        let mut end =
-            range.end.min(if req.range_requested == RequestRange::From(0) { u64::MAX } else { req.range.end });
-        // The server sends more than requested. If no other link can deliver, accept the free bytes behind the request
-        // as well.
-        if is_only_link && !self.transfers.reader.is_present() {
-            end = self
-                .transfers
-                .coverage
-                .next_free(end, range.end)
-                .filter(|free| free.start == end)
-                .map_or(end, |free| free.end);
-        }
-        if is_first {
-            end = if self.transfers.resource.phase == Phase::Ranges {
-                req.range.end.min(range.end)
-            } else {
-                range.end
-            };
-        }
-        let (is_changed, is_truncated) =
-            (range.start < req.range.start || end != req.range.end, end < range.end && !is_first);
-        let (requested_len, link, mirror) = (
-            requested_len(req.range_requested),
-            self.transfers.request_link(id),
-            self.transfers.conns.get(&req.conn).map(|conn| conn.mirror),
-        );
-        if let Some(req) = self.transfers.reqs.get_mut(&id) {
-            req.is_accepted = true;
-            req.range = ByteRange::new(range.start, end);
-            req.next_offset = range.start;
-        }
-        if let Some(link) = link.and_then(|link| self.transfers.links.get_mut(&link)) {
-            link.responses_from_target = link.responses_from_target.saturating_add(1);
-        }
-        if let Some(mirror) = mirror {
-            let quirks = self.transfers.quirks.of_mut(mirror);
-            quirks.on_range_served(requested_len.unwrap_or_default());
-            // The rest of the body is cut off, and with it the HTTP/1.1 connection.
-            quirks.is_short_lived |= is_truncated;
-        }
-        if is_changed {
-            self.transfers.rebuild_claims();
-        }
-        let end = if is_first { range.end } else { end };
-        self.accept_body(id, range.start, Some(DataSize::from_bytes(end - range.start)));
-        if is_first {
-            first_request::update_first_response(&mut self.transfers);
-        }
-    }
-
-    /// A redirect: stores the target for this link and mirror, and moves the link's connections to it.
-    ///
-    /// Expired targets and redirect loops are handled first.
-    fn on_redirect(&mut self, id: ReqId, link_id: LinkId, head: &ResponseHead) {
-        let conn = self.transfers.reqs.get(&id).and_then(|req| self.transfers.conns.get(&req.conn));
-        let from_url = conn.map(|conn| (conn.mirror, conn.cdn_node.url));
-        if refusals::handle_expired_target(&mut self.transfers, id, link_id, head.status) {
-            return;
-        }
-        let (Some((mirror, from)), Some(link)) = (from_url, self.transfers.links.get_mut(&link_id)) else { return };
-        let max = self.transfers.config.max_redirects;
-        let is_loop = head.location.is_some_and(|to| link.is_redirect_loop(mirror, from, to));
-        let is_over = link.redirects > max || (is_loop && max > FEW_REDIRECTS);
-        // Range requests may be redirected in a loop while others are not: try one without a range.
-        if is_over && max > FEW_REDIRECTS && refusals::retry_without_range(&mut self.transfers, id, link_id) {
-            if let Some(link) = self.transfers.links.get_mut(&link_id) {
-                link.forget_redirects();
-            }
-            return;
-        }
-        let Some(link) = self.transfers.links.get_mut(&link_id) else { return };
-        match head.location {
-            Some(target) if !is_over => {
-                link.redirect_targets.insert(mirror, CdnNode { url: target, address: None });
-                link.responses_from_target = 0;
-                link.next_attempt = self.transfers.now;
-                drain_old_target(&mut self.transfers, link_id);
-            }
-            // A redirect without Location may depend on the Range field; a target that must not be followed does not.
-            _ if !head.has_location && refusals::retry_without_range(&mut self.transfers, id, link_id) => {}
-            _ => {
-                let failure = match head.location {
-                    Some(_) => Failure::RedirectLoop,
-                    None => Failure::ProtocolViolation {
-                        text: "a redirect whose target cannot be read or followed".into(),
-                    },
-                };
-                self.on_refused(id, link_id, BanReason::BadStatus { status: head.status }, failure);
-            }
-        }
-    }
-
     /// Holds a response until other links have responded; `unusable_reason`: why this response to a range request
     /// cannot be used.
-    fn hold_response(&mut self, id: ReqId, link: LinkId, head: &ResponseHead, unusable_reason: Option<&str>) {
+    pub(super) fn hold_response(
+        &mut self,
+        id: ReqId,
+        link: LinkId,
+        head: &ResponseHead,
+        unusable_reason: Option<&str>,
+    ) {
         portal_check::hold(&mut self.transfers, id, link, head, unusable_reason);
         self.resolve_pending();
     }
@@ -485,30 +318,6 @@ impl Fetch {
         self.on_refused(id, link, BanReason::BadStatus { status }, Failure::BadStatus { status });
     }
 
-    /// A 206 to a request without a range: accepted as a 200 if it covers the whole file.
-    pub(super) fn on_partial_to_full_request(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
-        let length = match head.range {
-            None => head.length,
-            Some(ContentRange { range: Some(range), total })
-                if range.start == 0
-                    && total.is_none_or(|total| total == range.len())
-                    && head.length.is_none_or(|length| length == range.len()) =>
-            {
-                total.or(head.length)
-            }
-            Some(_) => {
-                return self.on_protocol_violation(id, link, "a part of the file although all of it was requested");
-            }
-        };
-        self.on_full_response(id, link, RequestRange::Full, &ResponseHead { status: 200, length, ..head.clone() });
-    }
-
-    /// Rule 4: the whole file as 206 to a request for a range.
-    pub(super) fn on_full_content_as_partial(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
-        let length = head.range.and_then(|range| range.total);
-        self.on_full_response(id, link, RequestRange::Full, &ResponseHead { status: 200, length, ..head.clone() });
-    }
-
     /// A 200: the whole file, or a captive portal's page.
     pub(super) fn on_full_response(
         &mut self,
@@ -521,10 +330,10 @@ impl Fetch {
         if head.is_encoded {
             return self.on_protocol_violation(id, link, "an encoded body although identity was requested");
         }
-        if let Some(actual) = head.length.filter(|actual| is_unexpected_size(&self.transfers, *actual)) {
+        if let Some(actual) = head.length.filter(|actual| self.transfers.is_unexpected_size(*actual)) {
             return self.on_wrong_size(id, link, actual);
         }
-        if head.length.is_some_and(|length| is_suspect_length(&self.transfers, id, length)) {
+        if head.length.is_some_and(|length| range_response::is_suspect_length(&self.transfers, id, length)) {
             return self.recheck_length(id);
         }
         let is_known = self.transfers.resource.phase == Phase::Ranges
@@ -619,34 +428,9 @@ impl Fetch {
         self.transfers.resource.validators.forget_known();
     }
 
-    /// Accepts this response as the whole file, and closes all other connections.
-    pub(super) fn accept_full_response(&mut self, id: ReqId, head: &ResponseHead) {
-        if !self.transfers.resource.is_single_response() {
-            let reason =
-                if head.length.is_none() { SingleResponseReason::NoLength } else { SingleResponseReason::NoRanges };
-            self.transfers.notice(Notice::SingleResponse { reason });
-        }
-        self.transfers.resource.phase = Phase::SingleResponse { req: Some(id) };
-        self.transfers.resource.single_response_link = self.transfers.request_link(id);
-        if let Some(link) = self.transfers.resource.single_response_link {
-            // This response replaces what earlier ones stated about the version.
-            if head.validator.is_some() {
-                self.transfers.resource.pending.drop_report_if(|_| true);
-            }
-            self.transfers.resource.pending.report(link, head.length, head.validator.as_ref(), false);
-        }
-        self.transfers.close_other_conns(id);
-        if let Some(req) = self.transfers.reqs.get_mut(&id) {
-            req.range = ByteRange::new(0, head.length.map_or(u64::MAX, DataSize::bytes));
-            req.next_offset = 0;
-            req.is_accepted = true;
-        }
-        if let Some(total) = head.length {
-            self.transfers.coverage.set_total(total);
-        }
-        self.transfers.rebuild_claims();
-        self.transfers.outputs.push_back(Output::Identified { total: head.length, validator: None });
-        self.accept_body(id, 0, head.length);
+    /// Accepts this response as the whole file.
+    fn accept_full_response(&mut self, id: ReqId, head: &ResponseHead) {
+        single_response::accept(&mut self.transfers, &self.mirrors, id, head);
         self.finish_if_complete();
     }
 
@@ -666,129 +450,9 @@ impl Fetch {
         }
         false
     }
-
-    /// Requests the resource in another form, once all links that may respond have been refused. Returns true if another
-    /// form is tried.
-    pub(super) fn try_other_initial_request(&mut self, id: ReqId, link: LinkId, status: u16) -> bool {
-        if self.mirrors.has_untried_mirror(&self.transfers, link) {
-            return false;
-        }
-        match refusals::other_initial_request(&mut self.transfers, id, link, status) {
-            OtherRequest::None => false,
-            OtherRequest::Ranged => true,
-            OtherRequest::Full => {
-                self.fall_back_without_range(id);
-                true
-            }
-        }
-    }
-
-    /// The server is busy (429, 503) or fails: another form of request, another mirror, or a pause of the link.
-    fn on_server_busy(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
-        let status = head.status;
-        if refusals::avoid_busy_server(&mut self.transfers, id, link, head) {
-            return;
-        }
-        let failed = self.transfers.links.get(&link).map_or(0, |link| link.failures);
-        // An application that fails because of the Range field fails every time.
-        if status != 429 && status != 503 && failed > 0 && self.try_other_initial_request(id, link, status) {
-            return;
-        }
-        let transfers = &mut self.transfers;
-        refusals::note_failed_initial_request(transfers, id, link);
-        transfers.cancel_request(id);
-        let reason = BanReason::BadStatus { status };
-        // Another mirror may be less busy.
-        if first_request::protect_first_response(transfers, link)
-            || self.mirrors.try_next_mirror(transfers, link, &reason)
-        {
-            return;
-        }
-        if !refusals::wait_for_busy_server(transfers, link, head) {
-            self.ban_or_fail(link, reason, false, Failure::BadStatus { status });
-        }
-    }
-
-    /// An unusable response to a range request. Other links may get better ones. If the server always responds like
-    /// this, the whole file is requested without a range.
-    pub(super) fn on_unusable_range(&mut self, id: ReqId, link_id: LinkId, text: &str, head: &ResponseHead) {
-        if self.transfers.resource.phase == Phase::Unknown
-            && portal_check::awaits_other_links(&self.transfers, link_id)
-        {
-            return self.hold_response(id, link_id, head, Some(text));
-        }
-        let is_other_verified =
-            |(other, link): (&LinkId, &Link)| *other != link_id && link.is_in_service() && link.stats.is_verified;
-        if self.mirrors.has_untried_mirror(&self.transfers, link_id)
-            || self.transfers.links.iter().any(is_other_verified)
-            || self.transfers.resource.is_single_response()
-        {
-            return self.on_protocol_violation(id, link_id, text);
-        }
-        let conn = self.transfers.reqs.get(&id).map(|req| req.conn);
-        let mirror = conn.and_then(|conn| self.transfers.conns.get(&conn)).map(|conn| conn.mirror);
-        let served = mirror.is_some_and(|mirror| self.transfers.quirks.serves_ranges(mirror));
-        if first_request::protect_first_response(&mut self.transfers, link_id) {
-            return self.transfers.cancel_request(id);
-        }
-        let Some(link) = self.transfers.links.get_mut(&link_id) else { return };
-        link.failures += 1;
-        let wait = link.backoff();
-        if !served || link.failures > self.transfers.config.retries {
-            return self.switch_to_single_response(SingleResponseReason::UnusableRanges, conn);
-        }
-        self.transfers.cancel_request(id);
-        self.transfers.delay_link(link_id, wait);
-    }
-
-    /// Makes the driver store the body of a response.
-    fn accept_body(&mut self, id: ReqId, at: u64, len: Option<DataSize>) {
-        let conn = self.transfers.reqs.get(&id).and_then(|req| self.transfers.conns.get(&req.conn));
-        let foreign = conn.is_some_and(|conn| self.mirrors.is_other_mirror(conn.mirror));
-        self.transfers.outputs.push_back(Output::AcceptBody { req: id, offset: at, len, is_other_mirror: foreign });
-    }
 }
 
-/// Whether the first response states a file size equal to the end of the request. Some servers number the bytes of
-/// a part as if it were the whole file.
-pub(super) fn is_suspect_length(transfers: &Transfers, id: ReqId, total: DataSize) -> bool {
-    let requested = transfers.reqs.get(&id).map(|req| req.range_requested);
-    // An open-ended range has no end that a server could repeat, and players send such ranges everywhere.
-    let ends_there = matches!(requested, Some(RequestRange::Bounded(range)) if range.end == total.bytes());
-    let is_known = transfers.config.expected_size.is_some()
-        || transfers.config.resume.is_some()
-        || transfers.coverage.total().is_some();
-    transfers.resource.phase == Phase::Unknown && ends_there && !is_known
-}
-
-/// Whether this size differs from the size that the file must have.
-pub(super) fn is_unexpected_size(transfers: &Transfers, total: DataSize) -> bool {
-    transfers.config.expected_size.is_some_and(|expected| expected != total)
-}
-
-/// Connections to the previous target: those that deliver complete their requests, the others are closed.
-fn drain_old_target(transfers: &mut Transfers, link: LinkId) {
-    let Some(link) = transfers.links.get(&link) else { return };
-    for id in link.conns.clone() {
-        let is_delivering = |conn: &Conn| {
-            let front = conn.reqs.front().and_then(|req| transfers.reqs.get(req));
-            front.is_some_and(|req| req.is_accepted && !req.remaining().is_empty())
-        };
-        if transfers.resource.phase == Phase::Ranges && transfers.conns.get(&id).is_some_and(is_delivering) {
-            transfers.conns.entry(id).and_modify(|conn| conn.is_draining = true);
-        } else {
-            transfers.remove_conn(id, true);
-        }
-    }
-}
-
-/// Maximum number of unneeded bytes in front of the requested range. chosen: one second of a slow link.
-const MAX_SKIPPED: DataSize = DataSize::from_mib(1);
-/// Size of the initial request after a larger one was refused. Hosts that limit the size of a range allow this much.
-pub(super) const SMALL_RANGE: DataSize = DataSize::from_kib(4);
 /// Delay of a link that was refused while the first request has no response yet.
 const FIRST_REQUEST_GRACE: Duration = Duration::from_secs(5);
-/// If the limit of redirects is at most this, loops are not detected: the limit ends them.
-const FEW_REDIRECTS: u32 = 10;
 /// Delay of a link that requested bytes behind the end of a small file.
 const BEYOND_END_DELAY: Duration = Duration::from_millis(200);

@@ -19,8 +19,8 @@ use super::conn::{Conn, FIRST_CHUNK, INITIAL_RANGE, MIN_REQUEST};
 use super::forecast::LONG_REMAINING;
 use super::link::{Link, LinkState};
 use super::parallelism::LinkObservation;
+use super::refusals::SMALL_RANGE;
 use super::resource::{InitialRequest, Phase};
-use super::responses::SMALL_RANGE;
 use super::transfers::Transfers;
 use super::{
     ByteRange, ConnId, RequestRange, TimerReason, endgame, first_request, forecast, link_health, refusals,
@@ -119,7 +119,7 @@ fn schedule_ranges(transfers: &mut Transfers) {
         }
     }
     if transfers.coverage.free_bytes(u64::MAX).is_zero() && first_request::divisible_range(transfers).is_empty() {
-        endgame::endgame(transfers);
+        endgame::duplicate_stragglers(transfers);
     } else {
         review_conn_counts(transfers);
     }

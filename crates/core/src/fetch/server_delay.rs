@@ -14,8 +14,6 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use super::Protocol;
-use super::conn::Conn;
 use crate::units::Instant;
 
 /// The last few delay samples, newest last.
@@ -48,44 +46,33 @@ pub(super) struct ServerDelay {
     excluded: Duration,
 }
 
-impl Conn {
-    /// Server delay before each response; zero if not noticeable.
-    pub(super) fn server_delay(&self) -> Duration {
-        let shortest = self.server_delay.delays.shortest().min(self.server_delay.link_shortest);
-        if shortest < MIN_DELAY + self.min_rtt() / 2 { Duration::ZERO } else { shortest }
+impl ServerDelay {
+    /// Server delay before each response; zero if not noticeable on a path with this minimum RTT.
+    pub(super) fn typical(&self, min_rtt: Duration) -> Duration {
+        let shortest = self.delays.shortest().min(self.link_shortest);
+        if shortest < MIN_DELAY + min_rtt / 2 { Duration::ZERO } else { shortest }
     }
 
     /// Clock that runs only while bytes could arrive; the origin of the rate measurement.
-    pub(super) fn transfer_clock(&self, now: Instant) -> Instant {
+    pub(super) fn transfer_clock(&self, now: Instant, min_rtt: Duration) -> Instant {
         // A delay that is in progress counts up to twice the known one: beyond that, the connection has stalled.
-        let current = self.server_delay.waiting_since.map_or(Duration::ZERO, |since| now.since(since));
-        now - self.server_delay.excluded - current.min(self.server_delay() * 2)
+        let current = self.waiting_since.map_or(Duration::ZERO, |since| now.since(since));
+        now - self.excluded - current.min(self.typical(min_rtt) * 2)
     }
 
-    /// The request that was sent at `sent` is the next one that the server responds to: starts a delay sample.
-    pub(super) fn start_server_delay(&mut self, now: Instant, sent: Instant) {
-        self.server_delay.waiting_since = Some((sent + self.rtt()).max(now));
+    /// The server can begin with the next request at `since`: starts a delay sample.
+    pub(super) fn start(&mut self, since: Instant) {
+        self.waiting_since = Some(since);
     }
 
     /// A response head has arrived: ends the delay sample.
-    pub(super) fn end_server_delay(&mut self, now: Instant, link: &mut DelayWindow) {
-        let Some(since) = self.server_delay.waiting_since.take() else { return };
+    pub(super) fn end(&mut self, now: Instant, min_rtt: Duration, link: &mut DelayWindow) {
+        let Some(since) = self.waiting_since.take() else { return };
         let delay = now.since(since);
-        self.server_delay.excluded += delay.min(self.server_delay() * 2);
-        self.server_delay.delays.push(delay);
+        self.excluded += delay.min(self.typical(min_rtt) * 2);
+        self.delays.push(delay);
         link.push(delay);
-        self.server_delay.link_shortest = link.shortest();
-    }
-
-    /// Total server delay of `count` requests without a response.
-    pub(super) fn server_delay_for(&self, count: usize) -> Duration {
-        let delay = self.server_delay();
-        match self.protocol {
-            Some(Protocol::Http1) => delay * u32::try_from(count).unwrap_or(u32::MAX),
-            // HTTP/2: the server processes requests in parallel.
-            _ if count == 0 => Duration::ZERO,
-            _ => delay,
-        }
+        self.link_shortest = link.shortest();
     }
 }
 

@@ -10,10 +10,61 @@
 
 use super::conn::Conn;
 use super::link::{FullRequest, Link, LinkState};
+use super::mirrors::Mirrors;
 use super::resource::Phase;
 use super::transfers::Transfers;
-use super::{BanReason, ConnError, ConnErrorKind, ReqId, RequestRange, ResponseHead, TimerReason};
+use super::{
+    BanReason, ByteRange, ConnError, ConnErrorKind, ContentRange, Notice, Output, ReqId, RequestRange,
+    ResponseHead, SingleResponseReason, TimerReason, range_response,
+};
 use crate::link::LinkId;
+use crate::units::DataSize;
+
+/// The length that a 206 to a request without a range gives the file, if it covers the whole file; the length itself may
+/// be unknown.
+pub(super) fn whole_length(head: &ResponseHead) -> Option<Option<DataSize>> {
+    match head.range {
+        None => Some(head.length),
+        Some(ContentRange { range: Some(range), total })
+            if range.start == 0
+                && total.is_none_or(|total| total == range.len())
+                && head.length.is_none_or(|length| length == range.len()) =>
+        {
+            Some(total.or(head.length))
+        }
+        Some(_) => None,
+    }
+}
+
+/// Accepts this response as the whole file, and closes all other connections.
+pub(super) fn accept(transfers: &mut Transfers, mirrors: &Mirrors, id: ReqId, head: &ResponseHead) {
+    if !transfers.resource.is_single_response() {
+        let reason =
+            if head.length.is_none() { SingleResponseReason::NoLength } else { SingleResponseReason::NoRanges };
+        transfers.notice(Notice::SingleResponse { reason });
+    }
+    transfers.resource.phase = Phase::SingleResponse { req: Some(id) };
+    transfers.resource.single_response_link = transfers.request_link(id);
+    if let Some(link) = transfers.resource.single_response_link {
+        // This response replaces what earlier ones stated about the version.
+        if head.validator.is_some() {
+            transfers.resource.pending.drop_report_if(|_| true);
+        }
+        transfers.resource.pending.report(link, head.length, head.validator.as_ref(), false);
+    }
+    transfers.close_other_conns(id);
+    if let Some(req) = transfers.reqs.get_mut(&id) {
+        req.range = ByteRange::new(0, head.length.map_or(u64::MAX, DataSize::bytes));
+        req.next_offset = 0;
+        req.is_accepted = true;
+    }
+    if let Some(total) = head.length {
+        transfers.coverage.set_total(total);
+    }
+    transfers.rebuild_claims();
+    transfers.outputs.push_back(Output::Identified { total: head.length, validator: None });
+    range_response::accept_body(transfers, mirrors, id, 0, head.length);
+}
 
 /// Whether the response to a request without a range is of the known file. A portal's page would not have its size.
 pub(super) fn matches_known_file(transfers: &Transfers, id: ReqId, head: &ResponseHead) -> bool {

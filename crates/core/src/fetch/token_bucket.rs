@@ -3,7 +3,7 @@
 //! 1. A normal download is never delayed here: each request delivers more bytes than it costs, and received bytes fill
 //!    the buckets.
 //! 2. A server that delivers nothing (it closes, refuses or repeats itself) gets a burst and then a few requests per
-//!    second, whichever part of the machine sends them. All pass through `actions`.
+//!    second, whichever part of the machine sends them. All pass through `transfers`.
 //! 3. A connection costs its token when it is established. Attempts on a stalled link reach no server; `stall` spaces
 //!    them.
 //!

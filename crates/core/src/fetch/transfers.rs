@@ -110,6 +110,11 @@ impl Transfers {
         }
     }
 
+    /// Whether this size differs from the size that the file must have.
+    pub(super) fn is_unexpected_size(&self, total: DataSize) -> bool {
+        self.config.expected_size.is_some_and(|expected| expected != total)
+    }
+
     /// Closes all connections.
     pub(super) fn close_all(&mut self) {
         let all: Vec<ConnId> = self.conns.keys().copied().collect();

@@ -2,9 +2,8 @@
 //!
 //! 1. Responses must agree in size and validator. A link whose response does not agree is banned. If every link that
 //!    still works reports the same new version, the file has changed, and the download begins again.
-//! 2. Servers behind one address may give the same bytes different ETags. If the size and a strong Last-Modified agree,
-//!    the date identifies the version from then on (RFC 9110 §8.8.2.2): it replaces the ETag in If-Range. If a server
-//!    ignores it there, the date is compared in responses only.
+//! 2. Servers behind one address may give the same bytes different ETags. Then the date identifies the version; see
+//!    `validators`.
 //! 3. If a server contradicts itself on every link, and differently each time, a single response carries the file.
 //! 4. If CDN nodes do not agree, a link switches to the node of a link that has delivered: to its URL, at its address.
 //!    It does so once, because a captive portal answers for every address.

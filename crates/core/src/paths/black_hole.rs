@@ -74,7 +74,7 @@ const LINK_PAUSE: Duration = Duration::from_secs(60);
 
 /// The search for black holes on the paths of one connection.
 pub(super) struct BlackHoleCheck<'a> {
-    pub(super) set: &'a mut SubflowSet,
+    pub(super) subflows: &'a mut SubflowSet,
     pub(super) traffic: &'a Traffic,
     pub(super) explanation: &'a mut Explanation,
     pub(super) is_busy: bool,
@@ -87,18 +87,18 @@ impl BlackHoleCheck<'_> {
     /// Examines all subflows for lost full-sized packets, and decides trials in progress. Called at each
     /// evaluation.
     pub(super) fn run(&mut self, host: &mut HostState) {
-        if host.config.policy != Policy::Marline || self.set.joins_denied {
+        if host.config.policy != Policy::Marline || self.subflows.joins_denied {
             return;
         }
-        for index in 0..self.set.paths.len() {
+        for index in 0..self.subflows.paths.len() {
             self.judge_mtu_trial(host, index);
         }
-        let found: Vec<BlackHole> = self.set.subflows.iter().filter_map(|sub| self.diagnose(host, sub)).collect();
+        let found: Vec<BlackHole> = self.subflows.all.iter().filter_map(|sub| self.diagnose(host, sub)).collect();
         for lost in found {
             match lost {
                 BlackHole::Unconfirmed { index: at, handshake } => {
                     let until = host.now + StallKind::Urgent.probe_time(handshake);
-                    self.set.join(host, at, true, JoinPurpose::Probe { until });
+                    self.subflows.join(host, at, true, JoinPurpose::Probe { until });
                 }
                 BlackHole::Upload { index: at, established_at: up } => self.on_lost_upload(host, at, up),
                 BlackHole::Download { index: at, established_at: up, is_weak: weak } => {
@@ -111,7 +111,7 @@ impl BlackHoleCheck<'_> {
     /// Whether a subflow seems to lose its full-sized packets, and in which direction.
     fn diagnose(&self, host: &HostState, sub: &Subflow) -> Option<BlackHole> {
         let index = sub.link.filter(|_| !sub.backup && !sub.is_closing)?;
-        let (path, link) = (self.set.paths.get(index)?, host.link(index)?);
+        let (path, link) = (self.subflows.paths.get(index)?, host.link(index)?);
         if !link.up || path.dead.is_some() || path.join != JoinState::Idle {
             return None;
         }
@@ -126,7 +126,7 @@ impl BlackHoleCheck<'_> {
             }
             // The probe starts now instead of after the usual stall time, so that the next retransmission follows
             // it.
-            if is_unprobed && self.is_busy && self.set.is_joinable(host, index) {
+            if is_unprobed && self.is_busy && self.subflows.is_joinable(host, index) {
                 return Some(BlackHole::Unconfirmed { index, handshake: sub.handshake_rtt() });
             }
         }
@@ -140,14 +140,14 @@ impl BlackHoleCheck<'_> {
     /// Whether the peer's data arrives over other subflows and not over this one.
     fn is_download_lost(&self, host: &HostState, index: usize, sub: &Subflow) -> bool {
         let (now, handshake) = (host.now, sub.handshake_rtt());
-        let is_newest = self.set.on_link(index).is_some_and(|newest| newest.id == sub.id);
+        let is_newest = self.subflows.on_link(index).is_some_and(|newest| newest.id == sub.id);
         let has_nothing =
             is_newest && sub.has_no_full_packet() && sub.unanswered_since.is_none() && !sub.peer_backup();
         let is_observable = !self.is_adopted && !host.config.kernel_path_manager;
         if !has_nothing
             || !is_observable
             || self.traffic.direction() != Direction::Down
-            || !self.set.is_joinable(host, index)
+            || !self.subflows.is_joinable(host, index)
         {
             return false;
         }
@@ -158,16 +158,16 @@ impl BlackHoleCheck<'_> {
             return now.since(missing_since) >= MIN_MISSING_TIME.max(handshake * MIN_MISSING_RTTS);
         }
         // If sequence numbers could show missing data, their absence is evidence against a black hole.
-        let has_sequence_evidence = self.set.progress.is_some()
+        let has_sequence_evidence = self.subflows.progress.is_some()
             && self.poll_interval <= MAX_SEQ_POLL_INTERVAL
-            && other_receivers(self.set, sub.id).count() < 2;
+            && other_receivers(self.subflows, sub.id).count() < 2;
         if is_after_lowering || has_sequence_evidence {
             return false;
         }
         let has_other_data = self.traffic.volume.saturating_sub(sub.volume_at_start) >= MIN_OTHER_DATA.bytes();
         has_other_data
             && now.since(sub.active_since) >= MIN_EMPTY_TIME.max(handshake * 6)
-            && self.traffic.is_steady(now, MIN_EMPTY_TIME, self.set.is_queueing())
+            && self.traffic.is_steady(now, MIN_EMPTY_TIME, self.subflows.is_queueing())
     }
 
     /// Processes that full-sized packets sent by this host are lost on a link, by a subflow established at
@@ -175,8 +175,8 @@ impl BlackHoleCheck<'_> {
     fn on_lost_upload(&mut self, host: &mut HostState, index: usize, established_at: Instant) {
         let now = host.now;
         let step = host.lower_mtu(index, established_at);
-        let is_last = self.set.destroy_all_on(host, index);
-        let Some(path) = self.set.paths.get_mut(index) else { return };
+        let is_last = self.subflows.destroy_all_on(host, index);
+        let Some(path) = self.subflows.paths.get_mut(index) else { return };
         path.reset_measurements(now);
         if let MtuStep::Lowered(mtu) = step {
             path.mtu_trial = Some(MtuTrial { started: now, mtu, is_upload: true, is_weak: false });
@@ -211,7 +211,7 @@ impl BlackHoleCheck<'_> {
             // The step before has not helped: try the next one.
             Some(lowered)
                 if !lowered.is_confirmed
-                    && self.set.paths.get(index).is_some_and(|path| path.mtu_trial.is_some()) =>
+                    && self.subflows.paths.get(index).is_some_and(|path| path.mtu_trial.is_some()) =>
             {
                 self.start_mtu_trial(host, index, established_at, is_weak);
             }
@@ -227,29 +227,29 @@ impl BlackHoleCheck<'_> {
             self.judge_mtu_trial(host, index);
             return;
         };
-        let Some(path) = self.set.paths.get_mut(index) else { return };
+        let Some(path) = self.subflows.paths.get_mut(index) else { return };
         path.mtu_trial = Some(MtuTrial { started: now, mtu, is_upload: false, is_weak });
-        self.set.join(host, index, false, JoinPurpose::MtuTrial);
+        self.subflows.join(host, index, false, JoinPurpose::MtuTrial);
     }
 
     /// Decides a trial of a smaller MTU that this connection has started.
     fn judge_mtu_trial(&mut self, host: &mut HostState, index: usize) {
-        let Some(smaller) = self.set.paths.get(index).and_then(|path| path.mtu_trial) else { return };
+        let Some(smaller) = self.subflows.paths.get(index).and_then(|path| path.mtu_trial) else { return };
         // The link's MTU is larger again: the trial has failed elsewhere, and the MTU confirmed before it is in
         // use.
         let lowered =
             host.link(index).and_then(|link| link.mtu.lowered()).filter(|lowered| lowered.mtu <= smaller.mtu);
         let Some(lowered) = lowered else {
-            end_mtu_trial(self.set, host, index, false);
+            end_mtu_trial(self.subflows, host, index, false);
             return;
         };
         if lowered.is_confirmed {
-            end_mtu_trial(self.set, host, index, true);
+            end_mtu_trial(self.subflows, host, index, true);
             return;
         }
         let is_on_link = |sub: &&Subflow| sub.link == Some(index) && !sub.is_closing;
         let (new, old): (Vec<&Subflow>, Vec<&Subflow>) =
-            self.set.subflows.iter().filter(is_on_link).partition(|sub| sub.established_at > smaller.started);
+            self.subflows.all.iter().filter(is_on_link).partition(|sub| sub.established_at > smaller.started);
         let bytes = |sub: &Subflow| if smaller.is_upload { sub.volume() } else { sub.received().bytes() };
         let carried = new.iter().map(|sub| bytes(sub)).max().unwrap_or(0);
         let confirm_bytes = match old.is_empty() {
@@ -263,10 +263,10 @@ impl BlackHoleCheck<'_> {
         if !smaller.is_upload && old.iter().any(|sub| !sub.has_no_full_packet()) {
             // The old subflow has received full-sized packets, so the smaller MTU was not needed.
             host.undo_mtu(index);
-            end_mtu_trial(self.set, host, index, false);
+            end_mtu_trial(self.subflows, host, index, false);
         } else if carried >= confirm_bytes.bytes() {
             host.confirm_mtu(index);
-            end_mtu_trial(self.set, host, index, true);
+            end_mtu_trial(self.subflows, host, index, true);
             let name = host.link_name(index);
             let mtu = lowered.mtu;
             self.explanation.report_event(
@@ -284,19 +284,19 @@ impl BlackHoleCheck<'_> {
 /// delivered it. Data that is sent again over the others counts as received, not as skipped. Of several other
 /// subflows, the slower ones have yet to deliver data that a faster one skips: only data before the position
 /// that all of them have reached is certainly not theirs.
-pub(super) fn track_data_seq(set: &mut SubflowSet, received: DataSize, now: Instant) {
-    let previous = set.progress.map(|reached| reached.data_seq);
-    let data_seq = set.subflows.iter().filter_map(Subflow::data_seq).chain(previous).max();
+pub(super) fn track_data_seq(subflows: &mut SubflowSet, received: DataSize, now: Instant) {
+    let previous = subflows.progress.map(|reached| reached.data_seq);
+    let data_seq = subflows.all.iter().filter_map(Subflow::data_seq).chain(previous).max();
     let reached = data_seq.map(|to| ReceiveProgress { data_seq: to, received });
-    set.progress = reached;
+    subflows.progress = reached;
     let Some(reached) = reached else { return };
     // Position up to which no other subflow can still deliver data.
-    let passed_by_all = |sub: &Subflow| match other_receivers(set, sub.id).count() {
+    let passed_by_all = |sub: &Subflow| match other_receivers(subflows, sub.id).count() {
         0 | 1 => reached.data_seq,
-        _ => other_receivers(set, sub.id).filter_map(Subflow::data_seq).min().unwrap_or_default(),
+        _ => other_receivers(subflows, sub.id).filter_map(Subflow::data_seq).min().unwrap_or_default(),
     };
-    let passed: Vec<DataSize> = set.subflows.iter().map(passed_by_all).collect();
-    for (sub, to) in set.subflows.iter_mut().zip(passed).filter(|(sub, _)| !sub.backup && !sub.is_closing) {
+    let passed: Vec<DataSize> = subflows.all.iter().map(passed_by_all).collect();
+    for (sub, to) in subflows.all.iter_mut().zip(passed).filter(|(sub, _)| !sub.backup && !sub.is_closing) {
         // Skipped bytes: the others have passed them, but they were received by no subflow.
         let start = *sub.start_progress.get_or_insert(reached);
         let skipped = (to - start.data_seq) - (reached.received - start.received);
@@ -309,22 +309,31 @@ pub(super) fn track_data_seq(set: &mut SubflowSet, received: DataSize, now: Inst
 }
 
 /// Processes that this host could not join the link with a smaller MTU.
-pub(super) fn on_mtu_join_refused(set: &mut SubflowSet, host: &mut HostState, index: usize, error: CommandError) {
+pub(super) fn on_mtu_join_refused(
+    subflows: &mut SubflowSet,
+    host: &mut HostState,
+    index: usize,
+    error: CommandError,
+) {
     match error {
-        CommandError::Other(_) => on_second_refused(set, host, index, host.now),
+        CommandError::Other(_) => on_second_refused(subflows, host, index, host.now),
         // The cause is not the number of subflows, so replacing the old subflow might fail too. End the trial.
-        _ if set.paths.get(index).is_some_and(|path| path.mtu_trial.is_some_and(|smaller| !smaller.is_upload)) => {
+        _ if subflows
+            .paths
+            .get(index)
+            .is_some_and(|path| path.mtu_trial.is_some_and(|smaller| !smaller.is_upload)) =>
+        {
             host.undo_mtu(index);
-            end_mtu_trial(set, host, index, false);
+            end_mtu_trial(subflows, host, index, false);
         }
         _ => {}
     }
 }
 
 /// Ends this connection's trials without result, because no subflow can be added any more.
-pub(super) fn abandon_trials(set: &mut SubflowSet, host: &mut HostState) {
-    for index in 0..set.paths.len() {
-        if set.paths.get_mut(index).is_some_and(|path| path.mtu_trial.take().is_some()) {
+pub(super) fn abandon_trials(subflows: &mut SubflowSet, host: &mut HostState) {
+    for index in 0..subflows.paths.len() {
+        if subflows.paths.get_mut(index).is_some_and(|path| path.mtu_trial.take().is_some()) {
             host.abandon_mtu_trial(index);
         }
     }
@@ -332,38 +341,43 @@ pub(super) fn abandon_trials(set: &mut SubflowSet, host: &mut HostState) {
 
 /// Processes that the server or the kernel allows no second subflow over the link: the new subflow replaces the
 /// old one.
-pub(super) fn on_second_refused(set: &mut SubflowSet, host: &mut HostState, index: usize, established_at: Instant) {
+pub(super) fn on_second_refused(
+    subflows: &mut SubflowSet,
+    host: &mut HostState,
+    index: usize,
+    established_at: Instant,
+) {
     let now = host.now;
-    let Some(path) = set.paths.get_mut(index) else { return };
+    let Some(path) = subflows.paths.get_mut(index) else { return };
     if path.mtu_trial.is_none_or(|smaller| smaller.is_upload || smaller.started > established_at) {
         return;
     }
     path.join_not_before = now;
     path.reset_measurements(now);
-    if set.destroy_all_on(host, index) {
+    if subflows.destroy_all_on(host, index) {
         // The old subflow is the only one and cannot be replaced.
         host.undo_mtu(index);
-        end_mtu_trial(set, host, index, false);
+        end_mtu_trial(subflows, host, index, false);
     }
 }
 
 /// Ends a trial. If it failed, the new subflows are closed, unless no other subflow would be left.
-fn end_mtu_trial(set: &mut SubflowSet, host: &mut HostState, index: usize, is_confirmed: bool) {
-    let Some(smaller) = set.paths.get_mut(index).and_then(|path| path.mtu_trial.take()) else { return };
+fn end_mtu_trial(subflows: &mut SubflowSet, host: &mut HostState, index: usize, is_confirmed: bool) {
+    let Some(smaller) = subflows.paths.get_mut(index).and_then(|path| path.mtu_trial.take()) else { return };
     let is_on_link = |sub: &&Subflow| sub.link == Some(index) && !sub.is_closing;
-    let old = set.subflows.iter().filter(is_on_link).any(|sub| sub.established_at <= smaller.started);
+    let old = subflows.all.iter().filter(is_on_link).any(|sub| sub.established_at <= smaller.started);
     if is_confirmed || !old {
         return;
     }
     let new =
-        set.subflows.iter().filter(is_on_link).filter(|sub| sub.established_at > smaller.started).map(|sub| sub.id);
+        subflows.all.iter().filter(is_on_link).filter(|sub| sub.established_at > smaller.started).map(|sub| sub.id);
     let new: Vec<SubflowId> = new.collect();
-    new.into_iter().for_each(|id| set.destroy(host, id));
+    new.into_iter().for_each(|id| subflows.destroy(host, id));
 }
 
 /// The other subflows that carry data and have received full-sized packets.
-fn other_receivers(set: &SubflowSet, except: SubflowId) -> impl Iterator<Item = &Subflow> {
-    set.carrying().filter(move |sub| sub.id != except && !sub.has_no_full_packet())
+fn other_receivers(subflows: &SubflowSet, except: SubflowId) -> impl Iterator<Item = &Subflow> {
+    subflows.carrying().filter(move |sub| sub.id != except && !sub.has_no_full_packet())
 }
 
 /// A subflow that seems to lose full-sized packets.

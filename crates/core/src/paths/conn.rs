@@ -33,7 +33,7 @@ pub(super) struct Conn {
     pub(super) adopted: bool,
     /// The link of its initial subflow (the paper's Wi-Fi).
     pub(super) initial_link: Option<usize>,
-    pub(super) set: SubflowSet,
+    pub(super) subflows: SubflowSet,
     pub(super) traffic: Traffic,
     pub(super) polling: Polling,
     pub(super) trials: TrialState,
@@ -52,7 +52,7 @@ impl Conn {
             id,
             adopted: false,
             initial_link: None,
-            set: SubflowSet::new(id, links, now),
+            subflows: SubflowSet::new(id, links, now),
             traffic: Traffic::new(now),
             polling: Polling::new(now),
             trials: TrialState::default(),
@@ -64,7 +64,7 @@ impl Conn {
     }
 
     pub(super) fn poll_interval(&self, host: &HostState) -> Duration {
-        poll_interval(host, &self.set, self.trials.reprobe.is_some())
+        poll_interval(host, &self.subflows, self.trials.reprobe.is_some())
     }
 
     pub(super) fn set_activity(&mut self, host: &mut HostState, activity: Activity) {
@@ -74,13 +74,13 @@ impl Conn {
     /// Requests the counters of all subflows from the driver.
     pub(super) fn request_poll(&mut self, host: &mut HostState) {
         let interval = self.poll_interval(host);
-        self.polling.request(host, self.id, &mut self.set, interval);
+        self.polling.request(host, self.id, &mut self.subflows, interval);
     }
 
     /// Does what is due: gives up joins, retries dead paths, and polls.
     pub(super) fn on_timer(&mut self, host: &mut HostState) {
         self.expire_joins(host);
-        liveness::retry_dead_paths(&mut self.set, host, self.polling.is_awake());
+        liveness::retry_dead_paths(&mut self.subflows, host, self.polling.is_awake());
         if self.polling.is_due(host.now) {
             self.request_poll(host);
         }
@@ -89,10 +89,11 @@ impl Conn {
     /// Time of the connection's next timer.
     pub(super) fn deadline(&self, host: &HostState) -> Option<Instant> {
         // Links that should carry data but have no subflow are joined again after their back-off.
-        let missing_links = self.active_links.without(self.set.joined_links()).intersection(host.up_links());
-        let retry = missing_links.iter().filter_map(|index| self.set.path(index)).map(|path| path.join_not_before);
+        let missing_links = self.active_links.without(self.subflows.joined_links()).intersection(host.up_links());
+        let retry =
+            missing_links.iter().filter_map(|index| self.subflows.path(index)).map(|path| path.join_not_before);
         let retry = retry.filter(|at| *at > host.now).min();
-        let paths = liveness::deadline(&self.set, self.polling.is_awake());
+        let paths = liveness::deadline(&self.subflows, self.polling.is_awake());
         self.polling.deadline().into_iter().chain(paths).chain(retry).min()
     }
 
@@ -100,20 +101,20 @@ impl Conn {
     pub(super) fn reevaluate(&mut self, host: &mut HostState) {
         // The subflows of an adopted connection are reported one after another, so the decision waits for the first
         // complete poll.
-        if self.set.subflows.is_empty() && self.initial_link.is_none()
-            || self.adopted && self.set.subflows.iter().any(|sub| sub.polled_at.is_none())
+        if self.subflows.all.is_empty() && self.initial_link.is_none()
+            || self.adopted && self.subflows.all.iter().any(|sub| sub.polled_at.is_none())
         {
             return;
         }
         if self.adopted && self.active_links.is_empty() {
             // Whatever carries an adopted connection now is taken over as the present decision.
-            self.active_links = self.set.carrying_links();
+            self.active_links = self.subflows.carrying_links();
         }
         // Both checks come before the policy, because a path that they find dead takes no part in the decision.
         let poll_interval = self.poll_interval(host);
         let is_busy = self.polling.is_busy();
         BlackHoleCheck {
-            set: &mut self.set,
+            subflows: &mut self.subflows,
             traffic: &self.traffic,
             explanation: &mut self.explanation,
             is_busy,
@@ -121,12 +122,12 @@ impl Conn {
             poll_interval,
         }
         .run(host);
-        liveness::check(&mut self.set, &self.traffic, host, is_busy);
+        liveness::check(&mut self.subflows, &self.traffic, host, is_busy);
         let decision = self.decide(host);
         let (is_running, result) = (self.trials.is_running(), self.trials.result.take());
         host.trial_cache.update(host.now, self.id, is_running, result);
         self.reconcile(host, decision);
-        let carrying_links = self.set.carrying_links();
+        let carrying_links = self.subflows.carrying_links();
         if carrying_links != LinkSet::EMPTY {
             self.update_shares(host, carrying_links);
         }
@@ -137,7 +138,7 @@ impl Conn {
         let mut input = PolicyInput {
             host,
             conn: self.id,
-            set: &mut self.set,
+            subflows: &mut self.subflows,
             traffic: &mut self.traffic,
             initial_link: self.initial_link,
             active_links: self.active_links,
@@ -152,14 +153,14 @@ impl Conn {
         let sends_with_short_queues = self.traffic.sends_with_short_queues(&host.config);
         let is_awake = self.polling.is_awake();
         if up {
-            outage::on_link_up(&mut self.set, host, index, is_awake);
+            outage::on_link_up(&mut self.subflows, host, index, is_awake);
         } else {
-            outage::on_link_down(&mut self.set, host, index, sends_with_short_queues);
+            outage::on_link_down(&mut self.subflows, host, index, sends_with_short_queues);
         }
         if host.config.policy == Policy::Marline {
             self.trials.cancel();
         }
-        let carrying_links = self.set.carrying_links();
+        let carrying_links = self.subflows.carrying_links();
         self.update_shares(host, carrying_links);
     }
 }

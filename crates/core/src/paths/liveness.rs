@@ -71,15 +71,15 @@ impl StallKind {
 }
 
 /// Detects stalled paths and probes them. Called at each complete poll.
-pub(super) fn check(set: &mut SubflowSet, traffic: &Traffic, host: &mut HostState, is_busy: bool) {
+pub(super) fn check(subflows: &mut SubflowSet, traffic: &Traffic, host: &mut HostState, is_busy: bool) {
     if host.config.policy != Policy::Marline {
         return;
     }
     let now = host.now;
-    for position in 0..set.subflows.len() {
-        let Some(sub) = set.subflows.get(position) else { continue };
+    for position in 0..subflows.all.len() {
+        let Some(sub) = subflows.all.get(position) else { continue };
         let Some(link) = sub.link.filter(|_| !sub.backup && !sub.is_closing) else { continue };
-        let (Some(path), Some(host_link)) = (set.paths.get(link), host.link(link)) else { continue };
+        let (Some(path), Some(host_link)) = (subflows.paths.get(link), host.link(link)) else { continue };
         let limit = MIN_STALL.max(sub.handshake_rtt() * 4);
         let (unanswered_since, timeouts) = (sub.unanswered_since, sub.timeouts);
         let since = unanswered_since.unwrap_or_else(|| now - sub.stalled_for(now));
@@ -94,7 +94,7 @@ pub(super) fn check(set: &mut SubflowSet, traffic: &Traffic, host: &mut HostStat
         // Others' bytes let this path count as alive, and the link was found dead shortly afterwards: no own
         // probe is needed.
         if lost.is_some_and(|lost| lost.since(last_data) < LOST_WITH_LINK) {
-            set.mark_dead(link, now);
+            subflows.mark_dead(link, now);
             continue;
         }
         let min_interval = match path.probed_at {
@@ -112,16 +112,16 @@ pub(super) fn check(set: &mut SubflowSet, traffic: &Traffic, host: &mut HostStat
         }
         if host_link.last_received.is_some_and(|alive| now.since(alive) < limit / 2) && timeouts == 0 {
             // Other connections receive data over this link: it is alive without a probe.
-            if let Some(path) = set.paths.get_mut(link) {
+            if let Some(path) = subflows.paths.get_mut(link) {
                 path.probed_at = Some(now);
             }
         } else if is_busy || lost.is_some() {
-            if set.is_joinable(host, link) {
+            if subflows.is_joinable(host, link) {
                 let until = now + kind.probe_time(sub.handshake_rtt());
-                set.join(host, link, true, JoinPurpose::Probe { until });
+                subflows.join(host, link, true, JoinPurpose::Probe { until });
             } else if timeouts > 1 {
                 // The link cannot be joined for a probe, so repeated timeouts must suffice.
-                set.mark_dead(link, now);
+                subflows.mark_dead(link, now);
             }
         }
     }
@@ -146,11 +146,11 @@ fn stall_kind(traffic: &Traffic, sub: &Subflow) -> Option<StallKind> {
 }
 
 /// Whether a stall still has to be probed. Until then the connection is not idle.
-pub(super) fn needs_probe(set: &SubflowSet, traffic: &Traffic, host: &HostState) -> bool {
+pub(super) fn needs_probe(subflows: &SubflowSet, traffic: &Traffic, host: &HostState) -> bool {
     let now = host.now;
     let needs_probe = |sub: &Subflow| {
         let link = sub.link.filter(|_| !sub.backup && !sub.is_closing)?;
-        let (path, host_link, moved) = (set.paths.get(link)?, host.link(link)?, sub.last_progress?);
+        let (path, host_link, moved) = (subflows.paths.get(link)?, host.link(link)?, sub.last_progress?);
         let can_be_probed = host_link.up
             && !host_link.is_budget_spent()
             && path.dead.is_none()
@@ -162,19 +162,19 @@ pub(super) fn needs_probe(set: &SubflowSet, traffic: &Traffic, host: &HostState)
                 && path.probed_at.is_none_or(|proved| proved < moved.max(sub.active_since)),
         )
     };
-    let can_probe = host.config.policy == Policy::Marline && !set.joins_denied;
-    can_probe && set.subflows.iter().any(|sub| needs_probe(sub) == Some(true))
+    let can_probe = host.config.policy == Policy::Marline && !subflows.joins_denied;
+    can_probe && subflows.all.iter().any(|sub| needs_probe(sub) == Some(true))
 }
 
 /// All attempts of a probe have failed.
-pub(super) fn on_probe_failed(set: &mut SubflowSet, host: &mut HostState, link: usize) {
+pub(super) fn on_probe_failed(subflows: &mut SubflowSet, host: &mut HostState, link: usize) {
     let now = host.now;
     let is_recent = |alive: Instant| now.since(alive) <= RECEIVED_RECENTLY;
     let others_receive = host.link(link).and_then(|link| link.last_received).is_some_and(is_recent);
-    let is_unanswered = set.on_link(link).is_some_and(|sub| sub.unanswered_since.is_some());
-    match set.paths.get_mut(link) {
+    let is_unanswered = subflows.on_link(link).is_some_and(|sub| sub.unanswered_since.is_some());
+    match subflows.paths.get_mut(link) {
         Some(path) if others_receive && !is_unanswered => path.probed_at = Some(now),
-        _ => set.mark_dead(link, now),
+        _ => subflows.mark_dead(link, now),
     }
     if let Some(link) = host.links.get_mut(link).filter(|_| !others_receive) {
         link.probe_failed_at = Some(now);
@@ -182,10 +182,10 @@ pub(super) fn on_probe_failed(set: &mut SubflowSet, host: &mut HostState, link: 
 }
 
 /// Retries dead paths that are due.
-pub(super) fn retry_dead_paths(set: &mut SubflowSet, host: &mut HostState, is_awake: bool) {
+pub(super) fn retry_dead_paths(subflows: &mut SubflowSet, host: &mut HostState, is_awake: bool) {
     let now = host.now;
-    for link in 0..set.paths.len() {
-        let Some(path) = set.paths.get_mut(link) else { continue };
+    for link in 0..subflows.paths.len() {
+        let Some(path) = subflows.paths.get_mut(link) else { continue };
         let Some(dead) = &mut path.dead else { continue };
         let host_link = host.link(link);
         // Something was received over the link since the last retry, through any connection.
@@ -213,10 +213,10 @@ pub(super) fn retry_dead_paths(set: &mut SubflowSet, host: &mut HostState, is_aw
         // again.
         dead.last_attempt = now;
         if can_join {
-            set.join(host, link, false, JoinPurpose::Recover);
-        } else if set.on_link(link).is_none() {
+            subflows.join(host, link, false, JoinPurpose::Recover);
+        } else if subflows.on_link(link).is_none() {
             // Published policies do not probe: a link that is up may be joined again.
-            if let Some(path) = set.paths.get_mut(link) {
+            if let Some(path) = subflows.paths.get_mut(link) {
                 path.dead = None;
             }
         }
@@ -224,12 +224,12 @@ pub(super) fn retry_dead_paths(set: &mut SubflowSet, host: &mut HostState, is_aw
 }
 
 /// Time of the next action for a path, apart from polls.
-pub(super) fn deadline(set: &SubflowSet, is_awake: bool) -> Option<Instant> {
-    let joins = set.paths.iter().filter_map(|path| match path.join {
+pub(super) fn deadline(subflows: &SubflowSet, is_awake: bool) -> Option<Instant> {
+    let joins = subflows.paths.iter().filter_map(|path| match path.join {
         JoinState::SynSent(until, _) => Some(until),
         _ => None,
     });
-    let dead = set.paths.iter().filter(|path| path.join == JoinState::Idle).filter_map(|path| path.dead);
+    let dead = subflows.paths.iter().filter(|path| path.join == JoinState::Idle).filter_map(|path| path.dead);
     let dead = dead.filter(|_| is_awake).map(|dead| dead.next_probe);
     joins.chain(dead).min()
 }

@@ -148,7 +148,7 @@ impl Paths {
         if link.up == up {
             // The link was already up: it has got an address of a further family.
             for id in conn_ids.into_iter().filter(|_| up) {
-                self.update_conn(id, true, |conn, host| outage::on_address_added(&mut conn.set, host, index));
+                self.update_conn(id, true, |conn, host| outage::on_address_added(&mut conn.subflows, host, index));
             }
             return;
         }
@@ -184,7 +184,7 @@ impl Machine for Paths {
             Input::LinkAdded { config } => {
                 if self.host.add_link(config) {
                     let links = self.host.links.len();
-                    self.conns.values_mut().for_each(|conn| conn.set.set_link_count(links, now));
+                    self.conns.values_mut().for_each(|conn| conn.subflows.set_link_count(links, now));
                 }
             }
             Input::InterfaceCounters { link, received, sent } => {
@@ -197,7 +197,7 @@ impl Machine for Paths {
             Input::Opened { conn, adopted, deny_join_id0 } => {
                 if !self.conns.contains_key(&conn) {
                     let mut opened = Conn::new(conn, self.host.links.len(), now);
-                    (opened.adopted, opened.set.joins_denied) = (adopted, deny_join_id0);
+                    (opened.adopted, opened.subflows.joins_denied) = (adopted, deny_join_id0);
                     self.host.busy_conns += 1;
                     self.conns.insert(conn, opened);
                     self.reschedule(conn);

@@ -31,10 +31,10 @@ use super::path::{DeadPath, JoinState};
 use super::subflow_set::SubflowSet;
 
 /// Processes for one connection that a link came up.
-pub(super) fn on_link_up(set: &mut SubflowSet, host: &HostState, index: usize, is_awake: bool) {
-    let has_subflow = set.on_link(index).is_some();
-    set.reset_measurements(host, index);
-    let Some(path) = set.reset_back_off(index, host.now) else { return };
+pub(super) fn on_link_up(subflows: &mut SubflowSet, host: &HostState, index: usize, is_awake: bool) {
+    let has_subflow = subflows.on_link(index).is_some();
+    subflows.reset_measurements(host, index);
+    let Some(path) = subflows.reset_back_off(index, host.now) else { return };
     // The sender of data that waits on the old subflow has backed off, so a new subflow is faster. Without a
     // subflow the link is like a new one.
     path.dead = (has_subflow && is_awake).then_some(DeadPath::new(host.now, host.now));
@@ -42,25 +42,25 @@ pub(super) fn on_link_up(set: &mut SubflowSet, host: &HostState, index: usize, i
 
 /// Processes for one connection that a link went down.
 pub(super) fn on_link_down(
-    set: &mut SubflowSet,
+    subflows: &mut SubflowSet,
     host: &mut HostState,
     index: usize,
     sends_with_short_queues: bool,
 ) {
-    set.reset_measurements(host, index);
-    let Some(path) = set.reset_back_off(index, host.now) else { return };
+    subflows.reset_measurements(host, index);
+    let Some(path) = subflows.reset_back_off(index, host.now) else { return };
     path.join = JoinState::Idle;
     if sends_with_short_queues {
         let lost: Vec<SubflowId> =
-            set.subflows.iter().filter(|sub| sub.link == Some(index)).map(|sub| sub.id).collect();
-        lost.into_iter().for_each(|id| set.destroy(host, id));
+            subflows.all.iter().filter(|sub| sub.link == Some(index)).map(|sub| sub.id).collect();
+        lost.into_iter().for_each(|id| subflows.destroy(host, id));
     }
 }
 
 /// Processes for one connection that a link which is up has got an address of a further family: joins that failed
 /// for lack of an address are tried at once.
-pub(super) fn on_address_added(set: &mut SubflowSet, host: &mut HostState, index: usize) {
-    let Some(path) = set.reset_back_off(index, host.now) else { return };
+pub(super) fn on_address_added(subflows: &mut SubflowSet, host: &mut HostState, index: usize) {
+    let Some(path) = subflows.reset_back_off(index, host.now) else { return };
     if let Some(dead) = &mut path.dead {
         dead.next_probe = host.now;
     }

@@ -85,11 +85,17 @@ impl Polling {
     }
 
     /// Requests the counters of all subflows from the driver.
-    pub(super) fn request(&mut self, host: &mut HostState, conn: ConnId, set: &mut SubflowSet, interval: Duration) {
-        for sub in &mut set.subflows {
+    pub(super) fn request(
+        &mut self,
+        host: &mut HostState,
+        conn: ConnId,
+        subflows: &mut SubflowSet,
+        interval: Duration,
+    ) {
+        for sub in &mut subflows.all {
             sub.is_polled = false;
         }
-        if set.subflows.is_empty() {
+        if subflows.all.is_empty() {
             // Without subflows nothing would answer the request.
             self.next_poll = host.now + POLL_TIMEOUT;
             return;
@@ -109,8 +115,8 @@ impl Polling {
     }
 
     /// Whether the poll in progress has reported all subflows.
-    pub(super) fn is_complete(&self, set: &SubflowSet) -> bool {
-        self.sent_at.is_some() && set.subflows.iter().all(|sub| sub.is_polled)
+    pub(super) fn is_complete(&self, subflows: &SubflowSet) -> bool {
+        self.sent_at.is_some() && subflows.all.iter().all(|sub| sub.is_polled)
     }
 
     /// The poll in progress is complete.
@@ -125,14 +131,14 @@ impl Polling {
 }
 
 /// Interval until the next poll of a connection.
-pub(super) fn poll_interval(host: &HostState, set: &SubflowSet, is_reprobing: bool) -> Duration {
-    let handshake = set.subflows.iter().filter(|sub| !sub.is_closing).map(Subflow::handshake_rtt).min();
+pub(super) fn poll_interval(host: &HostState, subflows: &SubflowSet, is_reprobing: bool) -> Duration {
+    let handshake = subflows.all.iter().filter(|sub| !sub.is_closing).map(Subflow::handshake_rtt).min();
     let interval = match host.config.policy {
         Policy::Marline => POLL_INTERVAL,
         Policy::WifiFirst | Policy::Mptcp => SLOW_POLL_INTERVAL,
         _ => handshake.unwrap_or(MIN_SAMPLE_TIME).clamp(MIN_SAMPLE_TIME, BURST_PAUSE),
     };
-    let interval = if set.is_priority_pending() { interval.min(POLL_INTERVAL) } else { interval };
+    let interval = if subflows.is_priority_pending() { interval.min(POLL_INTERVAL) } else { interval };
     let interval = if is_reprobing { interval / 2 } else { interval };
     interval.max(BURST_PAUSE * u32::try_from(host.busy_conns).unwrap_or(u32::MAX) / MAX_POLLS_PER_SECOND)
 }

@@ -59,16 +59,16 @@ impl Conn {
         // order matters: suspending first would leave the peer without an active subflow until the resumption of
         // another one arrives.
         for link in decision.active.iter() {
-            match self.set.on_link(link).map(|sub| (sub.id, sub.backup)) {
-                None => self.set.join(host, link, false, JoinPurpose::Carry),
-                Some((id, true)) => self.set.set_backup(host, &self.traffic, id, false),
+            match self.subflows.on_link(link).map(|sub| (sub.id, sub.backup)) {
+                None => self.subflows.join(host, link, false, JoinPurpose::Carry),
+                Some((id, true)) => self.subflows.set_backup(host, &self.traffic, id, false),
                 Some((_, false)) => {}
             }
         }
         // Standby links are joined as backups.
         for link in decision.standby.without(decision.active).iter() {
-            if self.set.on_link(link).is_none() {
-                self.set.join(host, link, true, JoinPurpose::Carry);
+            if self.subflows.on_link(link).is_none() {
+                self.subflows.join(host, link, true, JoinPurpose::Carry);
             }
         }
         let (can_suspend, can_destroy) = self.can_release(decision.active, now);
@@ -82,7 +82,7 @@ impl Conn {
                 decision.destroy.contains(link) && (holds_data || !decision.standby.contains(link))
             };
             let mut releases = Vec::new();
-            for sub in self.set.subflows.iter().filter(|sub| !sub.is_closing) {
+            for sub in self.subflows.all.iter().filter(|sub| !sub.is_closing) {
                 match sub.link {
                     // Active links keep their subflows. Those of links that are down are handled by the outage
                     // code.
@@ -94,11 +94,11 @@ impl Conn {
                 }
             }
             for (id, destroys) in releases {
-                let is_backup = self.set.subflows.iter().any(|sub| sub.id == id && sub.backup);
-                match destroys && self.set.may_end(host, id) {
-                    true => self.set.destroy(host, id),
+                let is_backup = self.subflows.all.iter().any(|sub| sub.id == id && sub.backup);
+                match destroys && self.subflows.may_end(host, id) {
+                    true => self.subflows.destroy(host, id),
                     false if is_backup => {}
-                    false => self.set.set_backup(host, &self.traffic, id, true),
+                    false => self.subflows.set_backup(host, &self.traffic, id, true),
                 }
             }
         }
@@ -115,30 +115,30 @@ impl Conn {
         let has_waited = |sub: &Subflow| {
             now.since(sub.active_since) > HANDOVER_GRACE || idle && now.since(sub.established_at) > REFUSAL_WINDOW
         };
-        let can_suspend = self.set.subflows.iter().filter(carries).any(|sub| sub.has_carried || has_waited(sub));
-        (can_suspend, self.set.subflows.iter().filter(carries).any(|sub| sub.has_carried))
+        let can_suspend = self.subflows.all.iter().filter(carries).any(|sub| sub.has_carried || has_waited(sub));
+        (can_suspend, self.subflows.all.iter().filter(carries).any(|sub| sub.has_carried))
     }
 
     /// Processes a new subflow.
     pub(super) fn on_subflow_up(&mut self, host: &mut HostState, subflow: &EstablishedSubflow) {
         let now = host.now;
         let link = subflow.link.and_then(|link| host.link_index(link));
-        if self.set.subflows.iter().any(|sub| sub.id == subflow.id) {
+        if self.subflows.all.iter().any(|sub| sub.id == subflow.id) {
             return;
         }
-        let has_older = self.set.subflows.iter().any(|sub| sub.link == link && !sub.is_closing);
+        let has_older = self.subflows.all.iter().any(|sub| sub.link == link && !sub.is_closing);
         let mut sub = Subflow::new(subflow, link, now);
         // Lost data is detected relative to what the connection had carried when the subflow began.
         sub.volume_at_start = self.traffic.volume;
-        sub.start_progress = self.set.start_progress(self.traffic.received);
+        sub.start_progress = self.subflows.start_progress(self.traffic.received);
         if self.initial_link.is_none() || subflow.initial {
             self.initial_link = link.or(self.initial_link);
         }
         // Adopted subflows are reported one after another; until the first poll they must not be taken for
         // duplicates.
-        let is_adopting = self.adopted && self.set.subflows.iter().any(|sub| sub.polled_at.is_none());
+        let is_adopting = self.adopted && self.subflows.all.iter().any(|sub| sub.polled_at.is_none());
         let mut is_superfluous = false;
-        if let (Some(index), Some(path)) = (link, link.and_then(|link| self.set.paths.get_mut(link))) {
+        if let (Some(index), Some(path)) = (link, link.and_then(|link| self.subflows.paths.get_mut(link))) {
             // Its handshake proves that the path works now, whatever was known before.
             let was_dead = path.dead.take().is_some();
             if was_dead && host.config.policy == Policy::Marline {
@@ -166,16 +166,16 @@ impl Conn {
             // duplicates, the newest one is kept.
             is_superfluous = has_older && !was_dead && !is_adopting && !is_mtu_trial;
         }
-        for old in self.set.subflows.iter_mut().filter(|old| old.link == link && old.rto_since.is_some()) {
+        for old in self.subflows.all.iter_mut().filter(|old| old.link == link && old.rto_since.is_some()) {
             // The new handshake shows that small packets pass: later timeouts of the old subflow indicate lost
             // full-sized packets.
             old.timeouts_at_probe.get_or_insert(old.timeouts);
         }
-        self.set.subflows.push(sub);
+        self.subflows.all.push(sub);
         if is_superfluous {
-            self.set.destroy(host, subflow.id);
+            self.subflows.destroy(host, subflow.id);
             // Even if it may not be closed now, it never represents the link.
-            if let Some(sub) = self.set.get_mut(subflow.id) {
+            if let Some(sub) = self.subflows.get_mut(subflow.id) {
                 sub.is_closing = true;
             }
         }
@@ -183,14 +183,14 @@ impl Conn {
 
     /// Processes the end of a subflow.
     pub(super) fn on_subflow_down(&mut self, host: &mut HostState, id: SubflowId, reason: CloseReason) {
-        let Some(position) = self.set.subflows.iter().position(|sub| sub.id == id) else { return };
-        let sub = self.set.subflows.remove(position);
+        let Some(position) = self.subflows.all.iter().position(|sub| sub.id == id) else { return };
+        let sub = self.subflows.all.remove(position);
         let now = host.now;
-        let has_others = self.set.on_link(sub.link.unwrap_or(usize::MAX)).is_some();
+        let has_others = self.subflows.on_link(sub.link.unwrap_or(usize::MAX)).is_some();
         if let Some(link) = sub.link.filter(|_| reason == CloseReason::Reset && has_others) {
-            black_hole::on_second_refused(&mut self.set, host, link, sub.established_at);
+            black_hole::on_second_refused(&mut self.subflows, host, link, sub.established_at);
         }
-        let Some(path) = sub.link.and_then(|link| self.set.paths.get_mut(link)) else { return };
+        let Some(path) = sub.link.and_then(|link| self.subflows.paths.get_mut(link)) else { return };
         if sub.is_closing || has_others {
             return;
         }
@@ -224,20 +224,20 @@ impl Conn {
     ) {
         let now = host.now;
         if error == Some(CommandError::HalfClosed) {
-            (self.set.is_half_closed, self.set.joins_denied) = (true, true);
-            black_hole::abandon_trials(&mut self.set, host);
+            (self.subflows.is_half_closed, self.subflows.joins_denied) = (true, true);
+            black_hole::abandon_trials(&mut self.subflows, host);
         }
         match command_kind {
             Command::Join { link, .. } => {
                 let rtt = host
                     .link_index(link)
-                    .and_then(|index| self.set.on_link(index))
-                    .map_or_else(|| self.set.min_rtt(), Subflow::handshake_rtt);
+                    .and_then(|index| self.subflows.on_link(index))
+                    .map_or_else(|| self.subflows.min_rtt(), Subflow::handshake_rtt);
                 if error.is_none() {
                     // The SYN makes the link's radio active.
                     host.meter.on_bytes(now, link, Direction::Up, DataSize::ZERO);
                 }
-                let Some(path) = host.link_index(link).and_then(|index| self.set.paths.get_mut(index)) else {
+                let Some(path) = host.link_index(link).and_then(|index| self.subflows.paths.get_mut(index)) else {
                     return;
                 };
                 let purpose = match path.join {
@@ -272,17 +272,17 @@ impl Conn {
                     }
                 };
                 if let (Some(error), JoinPurpose::MtuTrial, Some(index)) = (error, purpose, host.link_index(link)) {
-                    black_hole::on_mtu_join_refused(&mut self.set, host, index, error);
+                    black_hole::on_mtu_join_refused(&mut self.subflows, host, index, error);
                 }
             }
             Command::SetBackup { subflow, .. } | Command::Destroy { subflow } => {
                 if error == Some(CommandError::HalfClosed) {
-                    if let Some(sub) = self.set.get_mut(subflow) {
+                    if let Some(sub) = self.subflows.get_mut(subflow) {
                         sub.is_closing = false;
                     }
                 } else if error == Some(CommandError::NoSubflow) {
                     // Its end is reported separately, or shows in the next poll.
-                    if let Some(sub) = self.set.get_mut(subflow) {
+                    if let Some(sub) = self.subflows.get_mut(subflow) {
                         sub.priority_check = None;
                     }
                 }
@@ -292,9 +292,9 @@ impl Conn {
 
     /// The server has announced an address: joins that waited for one are possible now.
     pub(super) fn on_address_announced(&mut self, now: Instant) {
-        self.set.joins_denied = self.set.is_half_closed;
+        self.subflows.joins_denied = self.subflows.is_half_closed;
         let is_waiting = |path: &&mut Path| matches!(path.join_obstacle, Some(JoinObstacle::NotAnnounced(_)));
-        for path in self.set.paths.iter_mut().filter(is_waiting) {
+        for path in self.subflows.paths.iter_mut().filter(is_waiting) {
             (path.join_obstacle, path.join_not_before, path.join_failures) = (None, now, 0);
         }
     }
@@ -302,8 +302,8 @@ impl Conn {
     /// Gives up joins that were not established in time.
     pub(super) fn expire_joins(&mut self, host: &mut HostState) {
         let now = host.now;
-        for link in 0..self.set.paths.len() {
-            let Some(path) = self.set.paths.get_mut(link) else { continue };
+        for link in 0..self.subflows.paths.len() {
+            let Some(path) = self.subflows.paths.get_mut(link) else { continue };
             let JoinState::SynSent(until, purpose) = path.join else { continue };
             if now < until {
                 continue;
@@ -322,8 +322,8 @@ impl Conn {
                     };
                     self.note_join_timeout(host, link, pause);
                 }
-                JoinPurpose::Probe { until } if now < until => self.set.join(host, link, true, purpose),
-                JoinPurpose::Probe { .. } => liveness::on_probe_failed(&mut self.set, host, link),
+                JoinPurpose::Probe { until } if now < until => self.subflows.join(host, link, true, purpose),
+                JoinPurpose::Probe { .. } => liveness::on_probe_failed(&mut self.subflows, host, link),
                 JoinPurpose::Recover | JoinPurpose::MtuTrial => {}
             }
         }
@@ -332,7 +332,7 @@ impl Conn {
     /// Reports that a join was not established. The reason of the present state is then reported again, so that it
     /// is the newest note.
     fn note_join_timeout(&mut self, host: &mut HostState, link: usize, pause: Duration) {
-        let (name, waited) = (host.link_name(link), JOIN_TIMEOUT.max(self.set.min_rtt() * 3));
+        let (name, waited) = (host.link_name(link), JOIN_TIMEOUT.max(self.subflows.min_rtt() * 3));
         let reason = alloc::format!(
             "join over {name}: no response within {} s; next attempt in {} s",
             waited.as_secs(),

@@ -36,7 +36,7 @@ impl Conn {
     /// Processes the counters of one subflow; returns whether the poll is complete.
     pub(super) fn on_counters(&mut self, host: &mut HostState, subflow: SubflowId, counters: Counters) -> bool {
         let (now, adopted) = (host.now, self.adopted);
-        let Some(sub) = self.set.get_mut(subflow) else { return false };
+        let Some(sub) = self.subflows.get_mut(subflow) else { return false };
         let is_first = sub.volume() == 0;
         let from = sub.polled_at.unwrap_or(now);
         let bytes = sub.on_counters(now, counters, adopted);
@@ -48,7 +48,7 @@ impl Conn {
                 link.on_payload(&mut host.meter, (from, now), direction, size);
             }
         }
-        self.polling.is_complete(&self.set)
+        self.polling.is_complete(&self.subflows)
     }
 
     /// Processes a complete poll: takes samples, updates the activity, and repeats priorities that did not take
@@ -56,17 +56,17 @@ impl Conn {
     pub(super) fn on_poll_complete(&mut self, host: &mut HostState) {
         let now = host.now;
         self.polling.finish();
-        black_hole::track_data_seq(&mut self.set, self.traffic.received, now);
-        let new_bytes = self.set.new_bytes(|_| true);
-        let carrying_links = self.set.carrying_links();
+        black_hole::track_data_seq(&mut self.subflows, self.traffic.received, now);
+        let new_bytes = self.subflows.new_bytes(|_| true);
+        let carrying_links = self.subflows.carrying_links();
         let begins_burst = self.traffic.begins_burst(now);
         if new_bytes > 0 {
             if begins_burst {
                 // The pause before was the application's if no path died in it.
-                let is_application_pause = self.set.paths.iter().all(|path| path.dead.is_none());
+                let is_application_pause = self.subflows.paths.iter().all(|path| path.dead.is_none());
                 self.traffic.start_burst(now, is_application_pause);
             }
-            self.traffic.track_response(now, new_bytes, self.set.min_rtt());
+            self.traffic.track_response(now, new_bytes, self.subflows.min_rtt());
             if !self.polling.is_busy() && host.config.policy == Policy::Marline {
                 self.begin_burst();
             }
@@ -76,26 +76,26 @@ impl Conn {
             self.take_samples(host, carrying_links, begins_burst && self.traffic.volume > new_bytes);
         }
         // Own data without a response keeps the connection busy, so that the liveness check continues.
-        let is_unanswered = self.set.is_unanswered();
+        let is_unanswered = self.subflows.is_unanswered();
         if is_unanswered {
             self.set_activity(host, Activity::Busy);
         }
         self.traffic.count_poll();
-        self.set.enforce_priorities(host);
-        self.set.remove_duplicates(host);
-        for sub in &mut self.set.subflows {
+        self.subflows.enforce_priorities(host);
+        self.subflows.remove_duplicates(host);
+        for sub in &mut self.subflows.all {
             (sub.new_bytes, sub.is_polled) = (0, false);
         }
         let quiet_time =
             now.since(self.traffic.last_progress.unwrap_or(self.traffic.opened()).max(self.traffic.burst_start));
         // The connection becomes idle after a pause, unless a check is still in progress or necessary.
-        let is_awaited = is_unanswered || self.set.is_probing() || self.set.is_priority_pending();
+        let is_awaited = is_unanswered || self.subflows.is_probing() || self.subflows.is_priority_pending();
         if new_bytes == 0
-            && quiet_time > IDLE_AFTER.max(self.set.min_rtt() * 6)
+            && quiet_time > IDLE_AFTER.max(self.subflows.min_rtt() * 6)
             && !is_awaited
-            && !liveness::needs_probe(&self.set, &self.traffic, host)
+            && !liveness::needs_probe(&self.subflows, &self.traffic, host)
         {
-            self.polling.stalled |= self.polling.is_busy() && self.set.has_no_path(host);
+            self.polling.stalled |= self.polling.is_busy() && self.subflows.has_no_path(host);
             self.set_activity(host, Activity::Idle);
         }
         self.update_shares(host, carrying_links);
@@ -107,7 +107,7 @@ impl Conn {
     fn begin_burst(&mut self) {
         self.traffic.reset_burst();
         self.trials.end_burst();
-        for path in &mut self.set.paths {
+        for path in &mut self.subflows.paths {
             (path.throughput, path.has_queued, path.best_solo_rate, path.solo_rate) =
                 (ThroughputWindow::default(), false, Bitrate::ZERO, None);
         }
@@ -117,9 +117,9 @@ impl Conn {
         let now = host.now;
         let is_marline = host.config.policy == Policy::Marline;
         let (is_emptcp, is_literal) = (host.config.policy.is_emptcp(), host.config.policy.trusts_first_sample());
-        for index in 0..self.set.paths.len() {
-            let new_bytes = self.set.new_bytes(|sub| sub.link == Some(index));
-            let min_time = match self.set.on_link(index) {
+        for index in 0..self.subflows.paths.len() {
+            let new_bytes = self.subflows.new_bytes(|sub| sub.link == Some(index));
+            let min_time = match self.subflows.on_link(index) {
                 Some(sub) if is_emptcp => sub.handshake_rtt().max(MIN_SAMPLE_TIME),
                 Some(sub) => sub.rtt().clamp(POLL_INTERVAL, SAMPLE_HOLDOFF),
                 None => POLL_INTERVAL,
@@ -130,10 +130,10 @@ impl Conn {
             let is_representative = |sub: &Subflow| {
                 sub.has_carried && !(is_marline && (sub.is_late_start || sub.missing_since.is_some()))
             };
-            let is_valid = self.set.on_link(index).is_some_and(is_representative);
+            let is_valid = self.subflows.on_link(index).is_some_and(is_representative);
             let is_first_use =
                 self.initial_link != Some(index) && host.link(index).is_some_and(|link| link.last_rate().is_none());
-            let Some(path) = self.set.paths.get_mut(index) else { continue };
+            let Some(path) = self.subflows.paths.get_mut(index) else { continue };
             path.sample_bytes = path.sample_bytes.saturating_add(new_bytes);
             let is_unusable = path.dead.is_some() || host.link(index).is_some_and(|link| !link.up);
             if new_bytes > 0 {
@@ -186,13 +186,13 @@ impl Conn {
         let is_literal = host.config.policy.trusts_first_sample();
         let settled_links = carrying_links
             .iter()
-            .filter(|index| is_literal || self.set.is_settled(*index, self.traffic.burst_start, now))
+            .filter(|index| is_literal || self.subflows.is_settled(*index, self.traffic.burst_start, now))
             .fold(LinkSet::EMPTY, LinkSet::with);
         // The literal eMPTCP policy counts every sum at once.
         let settle_time_max =
-            if is_literal { None } else { self.set.subflows.iter().map(Subflow::settle_time).max() }
+            if is_literal { None } else { self.subflows.all.iter().map(Subflow::settle_time).max() }
                 .unwrap_or_default();
-        for (index, path) in self.set.paths.iter_mut().enumerate() {
+        for (index, path) in self.subflows.paths.iter_mut().enumerate() {
             let is_active = is_busy && carrying_links.contains(index) && !path.throughput.covered_time().is_zero();
             let bits = |rate: Option<Bitrate>| rate.map_or(0, Bitrate::bits_per_sec);
             // Beside another path, bursts and pauses alternate, and a median would be one or the other.

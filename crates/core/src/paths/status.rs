@@ -89,7 +89,7 @@ impl Paths {
         let conn = self.conns.get(&conn)?;
         let name = |index: usize| self.host.link_name(index);
         let path = |sub: &super::subflow::Subflow| {
-            let path = sub.link.and_then(|index| conn.set.paths.get(index));
+            let path = sub.link.and_then(|index| conn.subflows.paths.get(index));
             SubflowStatus {
                 subflow: sub.id,
                 link: sub.link.and_then(|index| self.host.link(index)).map(|link| link.config.id),
@@ -107,9 +107,9 @@ impl Paths {
             state: self.state(conn),
             opened: conn.traffic.opened(),
             carried: DataSize::from_bytes(conn.traffic.volume),
-            expected: expected_bytes(&self.host, &conn.set, &conn.traffic, conn.initial_link),
+            expected: expected_bytes(&self.host, &conn.subflows, &conn.traffic, conn.initial_link),
             reason: conn.explanation.reason.sentence(name),
-            subflows: conn.set.subflows.iter().filter(|sub| !sub.is_closing).map(path).collect(),
+            subflows: conn.subflows.all.iter().filter(|sub| !sub.is_closing).map(path).collect(),
         })
     }
 
@@ -117,11 +117,12 @@ impl Paths {
         if !conn.polling.is_busy() {
             return "idle".to_string();
         }
-        if matches!(conn.explanation.reason, reason::Reason::Waiting { .. }) && conn.set.carrying_links().len() == 1
+        if matches!(conn.explanation.reason, reason::Reason::Waiting { .. })
+            && conn.subflows.carrying_links().len() == 1
         {
             return "waiting".to_string();
         }
-        let carrying = conn.set.carrying_links();
+        let carrying = conn.subflows.carrying_links();
         let mut text = reason::link_names(carrying, &|index| self.host.link_name(index));
         if carrying.len() == 1 {
             text.push_str(" only");

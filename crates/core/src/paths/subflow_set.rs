@@ -27,7 +27,7 @@ pub(super) const REFUSAL_WINDOW: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug)]
 pub(super) struct SubflowSet {
     conn: ConnId,
-    pub(super) subflows: Vec<Subflow>,
+    pub(super) all: Vec<Subflow>,
     /// One for each link of the host.
     pub(super) paths: Vec<Path>,
     /// Whether joins are impossible at present: only announced addresses may be joined, and none was announced.
@@ -41,18 +41,18 @@ pub(super) struct SubflowSet {
 
 impl SubflowSet {
     pub(super) fn new(conn: ConnId, links: usize, now: Instant) -> Self {
-        let mut set = Self {
+        let mut subflows = Self {
             conn,
             // Most connections have at most two; a vector's own initial capacity is four, and ten thousand
             // connections must stay small.
-            subflows: Vec::with_capacity(2),
+            all: Vec::with_capacity(2),
             paths: Vec::new(),
             joins_denied: false,
             is_half_closed: false,
             progress: None,
         };
-        set.set_link_count(links, now);
-        set
+        subflows.set_link_count(links, now);
+        subflows
     }
 
     /// Adapts the list of paths to the number of links.
@@ -66,17 +66,17 @@ impl SubflowSet {
     }
 
     pub(super) fn get_mut(&mut self, id: SubflowId) -> Option<&mut Subflow> {
-        self.subflows.iter_mut().find(|sub| sub.id == id)
+        self.all.iter_mut().find(|sub| sub.id == id)
     }
 
     /// The subflow that represents a link: the newest one that is not being closed.
     pub(super) fn on_link(&self, link: usize) -> Option<&Subflow> {
-        self.subflows.iter().rev().find(|sub| sub.link == Some(link) && !sub.is_closing)
+        self.all.iter().rev().find(|sub| sub.link == Some(link) && !sub.is_closing)
     }
 
     /// The subflows that are requested to carry data.
     pub(super) fn carrying(&self) -> impl Iterator<Item = &Subflow> {
-        self.subflows.iter().filter(|sub| !sub.backup && !sub.is_closing)
+        self.all.iter().filter(|sub| !sub.backup && !sub.is_closing)
     }
 
     /// The links with a subflow that is requested to carry data.
@@ -86,7 +86,7 @@ impl SubflowSet {
 
     /// The links with a subflow.
     pub(super) fn joined_links(&self) -> LinkSet {
-        let subs = self.subflows.iter().filter(|sub| !sub.is_closing);
+        let subs = self.all.iter().filter(|sub| !sub.is_closing);
         subs.filter_map(|sub| sub.link).fold(LinkSet::EMPTY, LinkSet::with)
     }
 
@@ -107,12 +107,12 @@ impl SubflowSet {
 
     /// Whether a requested priority has not shown its effect yet.
     pub(super) fn is_priority_pending(&self) -> bool {
-        self.subflows.iter().any(|sub| sub.pending_drain().is_some())
+        self.all.iter().any(|sub| sub.pending_drain().is_some())
     }
 
     /// Bytes since the last complete poll, over some of the subflows.
     pub(super) fn new_bytes(&self, filter: impl Fn(&Subflow) -> bool) -> u64 {
-        self.subflows.iter().filter(|sub| filter(sub)).fold(0, |sum, sub| sum.saturating_add(sub.new_bytes))
+        self.all.iter().filter(|sub| filter(sub)).fold(0, |sum, sub| sum.saturating_add(sub.new_bytes))
     }
 
     /// Position after which the peer may send data over a subflow that is requested to carry now; `None`: unknown.
@@ -134,7 +134,7 @@ impl SubflowSet {
             let path = sub.link.and_then(|index| Some((self.paths.get(index)?, host.link(index)?)));
             path.is_none_or(|(path, link)| link.up && path.dead.is_none())
         };
-        !self.subflows.iter().any(|sub| !sub.is_closing && is_usable(sub))
+        !self.all.iter().any(|sub| !sub.is_closing && is_usable(sub))
     }
 
     /// Marks a path as dead.
@@ -195,7 +195,7 @@ impl SubflowSet {
     /// Whether a subflow may be closed. One of a half-closed connection could not be replaced and stays; a spent
     /// budget takes precedence.
     pub(super) fn may_end(&self, host: &HostState, id: SubflowId) -> bool {
-        let link = self.subflows.iter().find(|sub| sub.id == id).and_then(|sub| sub.link);
+        let link = self.all.iter().find(|sub| sub.id == id).and_then(|sub| sub.link);
         !self.is_half_closed || link.and_then(|link| host.link(link)).is_some_and(Link::is_budget_spent)
     }
 
@@ -210,8 +210,8 @@ impl SubflowSet {
         let is_reliable = |sub: &Subflow| {
             sub.initial || sub.has_carried || sub.volume() > 0 || now.since(sub.established_at) > REFUSAL_WINDOW
         };
-        let is_unproven = self.subflows.iter().any(|sub| sub.id == id && !is_reliable(sub));
-        if !self.subflows.iter().any(|sub| sub.id != id && !sub.is_closing && (is_unproven || is_reliable(sub))) {
+        let is_unproven = self.all.iter().any(|sub| sub.id == id && !is_reliable(sub));
+        if !self.all.iter().any(|sub| sub.id != id && !sub.is_closing && (is_unproven || is_reliable(sub))) {
             return;
         }
         let conn = self.conn;
@@ -224,7 +224,7 @@ impl SubflowSet {
     /// Closes the subflows over a link. Returns whether one stays because it is the connection's only one.
     pub(super) fn destroy_all_on(&mut self, host: &mut HostState, link: usize) -> bool {
         let is_on_link = |sub: &&Subflow| sub.link == Some(link) && !sub.is_closing;
-        let closing: Vec<SubflowId> = self.subflows.iter().filter(is_on_link).map(|sub| sub.id).collect();
+        let closing: Vec<SubflowId> = self.all.iter().filter(is_on_link).map(|sub| sub.id).collect();
         closing.into_iter().for_each(|id| self.destroy(host, id));
         self.on_link(link).is_some()
     }
@@ -246,7 +246,7 @@ impl SubflowSet {
             })
         };
         let closing: Vec<SubflowId> =
-            self.subflows.iter().filter(|sub| !sub.is_closing).filter(is_superseded).map(|sub| sub.id).collect();
+            self.all.iter().filter(|sub| !sub.is_closing).filter(is_superseded).map(|sub| sub.id).collect();
         for id in closing {
             self.destroy(host, id);
         }
@@ -258,12 +258,12 @@ impl SubflowSet {
         let has_data = |sub: &Subflow| !sub.backup && !sub.is_closing && sub.new_bytes > 0;
         // Something else has changed the priority (an administrator, or an earlier daemon): take over the kernel's
         // value.
-        for sub in self.subflows.iter_mut().filter(|sub| sub.pending_drain().is_none() && !sub.is_closing) {
+        for sub in self.all.iter_mut().filter(|sub| sub.pending_drain().is_none() && !sub.is_closing) {
             sub.backup = sub.kernel_backup().unwrap_or(sub.backup);
         }
-        let with_data = self.subflows.iter().filter(|sub| has_data(sub)).count();
+        let with_data = self.all.iter().filter(|sub| has_data(sub)).count();
         let may_end = !self.is_half_closed;
-        for sub in &mut self.subflows {
+        for sub in &mut self.all {
             // Whether another subflow carries data, so that bytes on this one are not fail-over.
             let others = with_data > usize::from(has_data(sub));
             match sub.check_priority(now, others) {

@@ -1,6 +1,6 @@
 //! The initial request for the whole file (`first_request`).
 
-use super::server_quirks::{SIZE, TAG, bytes, honest_response, partial_head, serve, status_head};
+use super::servers::{SIZE, TAG, bytes, honest_response, partial_head, serve, status_head};
 use super::*;
 use crate::fetch::SingleResponseReason;
 

@@ -3,15 +3,21 @@
 //! [`TestDriver`] takes the part of the driver. It keeps the machine contract and remembers connections and requests,
 //! so that a test can say "the server responds", "bytes arrive" or "the link goes down" without repeating numbers.
 
+mod captive_portal;
 mod first_request;
 mod link_shares;
 mod links;
 mod mirrors;
 mod portal_check;
+mod range_responses;
+mod redirects;
 mod refusals;
 mod responses;
 mod scheduling;
 mod server_quirks;
+mod servers;
+mod single_response;
+mod version_check;
 
 use alloc::collections::BTreeMap;
 use alloc::string::ToString;

@@ -1,6 +1,6 @@
 //! Servers that refuse for a while after they have delivered, or that refuse range requests (`refusals`, `stall`).
 
-use super::server_quirks::{SIZE, TAG, honest_response, one_link, serve, status_head};
+use super::servers::{SIZE, TAG, bytes, etag, honest_response, one_link, partial_head, serve, status_head};
 use super::*;
 
 /// The server delivers half of the file and then refuses everything for the duration `until`. Returns when the download
@@ -86,5 +86,67 @@ fn a_body_that_cannot_be_read_ends_the_download_soon() {
         }
         assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?}", driver.failed);
         assert!(driver.now - begun < Duration::from_secs(20));
+    }
+}
+
+#[test]
+fn a_server_that_refuses_the_range_field_gets_a_request_without_it() {
+    for refuses in [400, 403, 406, 416, 500, 501] {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let requests = serve(&mut driver, |driver, _, req| {
+                Some(if driver.reqs[&req].range == RequestRange::Full {
+                    honest_response(driver, req, TAG)
+                } else {
+                    status_head(refuses)
+                })
+            });
+            assert!(driver.done, "{refuses}: {:?} {:?}", driver.failed, driver.notices);
+            assert!(requests <= 7, "{refuses}: {requests}");
+        }
+    }
+}
+
+#[test]
+fn an_empty_or_contradictory_range_response_leads_to_one_request_without_a_range() {
+    let beyond = Some(ContentRange { range: None, total: bytes(SIZE) });
+    let page = ResponseHead { is_html_page: true, ..partial_head(ByteRange::new(0, 1553), 1553, None) };
+    for response in [
+        ResponseHead { status: 200, ..status_head(200) },
+        ResponseHead { range: beyond, ..status_head(416) },
+        ResponseHead { validator: etag("page"), ..page.clone() },
+        page,
+    ] {
+        for mut driver in [one_link(), TestDriver::with_two_links(Config::default())] {
+            let requests = serve(&mut driver, |driver, _, req| {
+                Some(if driver.reqs[&req].range == RequestRange::Full {
+                    honest_response(driver, req, TAG)
+                } else {
+                    response.clone()
+                })
+            });
+            assert!(driver.done, "{response:?}: {:?} {:?}", driver.failed, driver.notices);
+            assert_eq!(driver.identified.as_ref().and_then(|(total, _)| *total), bytes(SIZE), "{response:?}");
+            assert!(requests <= 5, "{response:?}: {requests}");
+        }
+    }
+    let mut driver = one_link();
+    let requests = serve(&mut driver, |_, _, _| Some(status_head(200)));
+    assert!(driver.done && requests == 2, "an empty file: {requests}");
+    let mut driver = one_link();
+    let requests = serve(&mut driver, |_, _, _| Some(ResponseHead { range: beyond, ..status_head(416) }));
+    assert_eq!((driver.failed, requests), (Some(Failure::BadStatus { status: 416 }), 2));
+}
+
+#[test]
+fn a_refusal_that_concerns_the_resource_is_final_after_one_check() {
+    for (refuses, most) in [(401, 1), (402, 2), (404, 2), (410, 2), (451, 2), (511, 1)] {
+        let mut driver = one_link();
+        let requests = serve(&mut driver, |_, _, _| Some(status_head(refuses)));
+        assert_eq!((driver.failed, requests), (Some(Failure::BadStatus { status: refuses }), most));
+    }
+    for refuses in [400, 403, 501] {
+        let mut driver = one_link();
+        let requests = serve(&mut driver, |_, _, _| Some(status_head(refuses)));
+        assert_eq!((driver.failed, requests), (Some(Failure::BadStatus { status: refuses }), 3));
     }
 }

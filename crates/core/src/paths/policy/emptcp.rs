@@ -60,18 +60,20 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
             continue;
         };
         let limit = eib.row(second).first_above;
-        let is_joined = input.set.joined_links().contains(index);
-        let current =
-            match (input.set.carrying_links().contains(initial_link), input.set.carrying_links().contains(index)) {
-                (true, false) => BestLinks::First,
-                (false, true) => BestLinks::Second,
-                _ => BestLinks::Both,
-            };
+        let is_joined = input.subflows.joined_links().contains(index);
+        let current = match (
+            input.subflows.carrying_links().contains(initial_link),
+            input.subflows.carrying_links().contains(index),
+        ) {
+            (true, false) => BestLinks::First,
+            (false, true) => BestLinks::Second,
+            _ => BestLinks::Both,
+        };
         // φ of eq. 1: number of samples before a path that was just started or suspended is judged.
         let is_too_early = match current {
             _ if config.policy.trusts_first_sample() => false,
             BestLinks::First => host.now.since(input.active_since) < interval * PHI.into(),
-            _ => input.set.paths.get(index).is_none_or(|path| path.samples < PHI),
+            _ => input.subflows.paths.get(index).is_none_or(|path| path.samples < PHI),
         };
         let best = match is_joined {
             false if !input.traffic.is_eligible || is_quiet => {

@@ -104,30 +104,30 @@ struct LinkSetCost {
 /// Number of bytes that a connection is expected to carry in the future.
 pub(in crate::paths) fn expected_bytes(
     host: &HostState,
-    set: &SubflowSet,
+    subflows: &SubflowSet,
     traffic: &Traffic,
     initial_link: Option<usize>,
 ) -> DataSize {
     let burst = DataSize::from_bytes(traffic.burst_bytes);
     match traffic.is_eligible {
-        true if is_bulk(host, set, traffic, initial_link) => burst.max(MIN_EXPECTED_BULK),
+        true if is_bulk(host, subflows, traffic, initial_link) => burst.max(MIN_EXPECTED_BULK),
         true => burst.max(MIN_EXPECTED),
         false => burst,
     }
 }
 
 /// Whether a transfer counts as bulk: by its size so far, or because its initial link has slowed down.
-fn is_bulk(host: &HostState, set: &SubflowSet, traffic: &Traffic, initial_link: Option<usize>) -> bool {
+fn is_bulk(host: &HostState, subflows: &SubflowSet, traffic: &Traffic, initial_link: Option<usize>) -> bool {
     let burst = DataSize::from_bytes(traffic.burst_bytes);
     burst >= BULK_BYTES
-        || burst >= BULK_BYTES_SLOWED && initial_link.is_some_and(|link| has_slowed(host, set, link))
+        || burst >= BULK_BYTES_SLOWED && initial_link.is_some_and(|link| has_slowed(host, subflows, link))
 }
 
 /// Decides for an idle connection. The next transfer is probably small and wakes the radio that carries it, so
 /// links that are costly to wake are released.
 pub(super) fn decide_idle(input: &PolicyInput<'_>, usable: LinkSet, initial_link: usize) -> Decision {
     let host = input.host;
-    let joined = input.set.joined_links().intersection(usable);
+    let joined = input.subflows.joined_links().intersection(usable);
     let costly = costly(host, joined);
     let cheap = joined.without(costly);
     let links = match cheap.intersection(input.active_links) {
@@ -171,17 +171,17 @@ pub(super) fn decide(
         let others = usable.without(decision.active);
         // During a solo trial no data may wait in the other links' queues.
         let destroy = if trials.solo.is_some() { others } else { LinkSet::EMPTY };
-        return Decision { standby: others.intersection(input.set.joined_links()), destroy, ..decision };
+        return Decision { standby: others.intersection(input.subflows.joined_links()), destroy, ..decision };
     }
     // Stage 3: all busy connections of the host share the radios, so the expected data is at least that of all
     // of them.
-    let expected = expected_bytes(host, input.set, input.traffic, input.initial_link)
+    let expected = expected_bytes(host, input.subflows, input.traffic, input.initial_link)
         .max(DataSize::from_bytes(host.busy_bytes));
     // The result of a reprobe counts until the next one, unless another connection measures the link now.
     let is_current =
         |(index, _): &(usize, Bitrate)| is_reprobing || host.link(*index).is_some_and(|link| !link.is_used());
     let reprobe_result = trials.reprobe_result.filter(is_current);
-    let is_bulk = is_bulk(host, input.set, input.traffic, input.initial_link);
+    let is_bulk = is_bulk(host, input.subflows, input.traffic, input.initial_link);
     let model = CostModel { host, input, expected, is_bulk, reprobe_result };
     let (stay_cost, sets) = (model.evaluate(current), model.candidate_sets(usable));
     let are_measured =

@@ -142,7 +142,7 @@ impl TrialState {
         if self.solo.is_some() {
             return self.continue_solo(input, usable, needs_gain);
         }
-        let carrying = input.set.carrying_links().intersection(current);
+        let carrying = input.subflows.carrying_links().intersection(current);
         // Start only if several links have carried data together for long enough that their rates are known.
         let is_recent = carrying != current
             || now.since(input.active_since) < if needs_gain { MIN_OBSERVATION * 2 } else { MIN_OBSERVATION };
@@ -150,7 +150,7 @@ impl TrialState {
             return None;
         }
         let is_unknown = |path: &Path| path.throughput.covered_time() < MIN_OBSERVATION / 2 || path.is_recovering();
-        if carrying.iter().any(|index| input.set.paths.get(index).is_none_or(is_unknown)) {
+        if carrying.iter().any(|index| input.subflows.paths.get(index).is_none_or(is_unknown)) {
             return None;
         }
         let fast = carrying.iter().max_by_key(|index| input.recent_rate(*index))?;
@@ -163,7 +163,7 @@ impl TrialState {
         };
         let (both, slow) = rates(ThroughputWindow::LENGTH).max(rates(ThroughputWindow::LENGTH / 2));
         let best_solo =
-            carrying.iter().filter_map(|index| Some((input.set.paths.get(index)?.solo_rate?, index))).max();
+            carrying.iter().filter_map(|index| Some((input.subflows.paths.get(index)?.solo_rate?, index))).max();
         // Rule 2: candidates are a link that was faster alone than all are together, or one that is much faster
         // than the rest.
         let worse_than_solo =
@@ -231,7 +231,7 @@ impl TrialState {
         }
         // The trial starts when the link carries data.
         let started =
-            input.set.on_link(link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
+            input.subflows.on_link(link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
         if started.is_none_or(|started| now.since(started) < TRIAL_TIME) && now.since(trial_start) < TRIAL_TIME * 3
         {
             return Some(Decision::new(LinkSet::single(link), Reason::Trial { link, previous_rate }));
@@ -240,7 +240,7 @@ impl TrialState {
         // A link that was not joined in time was not measured.
         started?;
         // Only the last third counts: before it, the drain and the opening window dominate.
-        let path = input.set.paths.get_mut(link)?;
+        let path = input.subflows.paths.get_mut(link)?;
         let solo_rate = path.throughput.mean(TRIAL_TIME / 3).unwrap_or_default();
         path.throughput.reset_to(solo_rate);
         let (others, before) = (previous_links.without(LinkSet::single(link)), previous_links.intersection(usable));
@@ -294,13 +294,13 @@ impl TrialState {
             // slow.
             let before = input.combined_rate(links, ThroughputWindow::LENGTH);
             let is_settled =
-                input.set.carrying_links() == links && links.iter().all(|index| input.is_settled(index));
+                input.subflows.carrying_links() == links && links.iter().all(|index| input.is_settled(index));
             let settled = is_settled && now.since(input.active_since) >= MIN_OBSERVATION && self.solo.is_none();
             let is_due =
                 !input.is_growing(links) && host.trial_cache.is_due(now, input.conn, LinkSet::single(slow), fast);
             // If it has carried nothing for this connection, the measurements of others count.
             let is_known = input
-                .set
+                .subflows
                 .paths
                 .get(slow)
                 .is_none_or(|path| path.has_queued || path.throughput.covered_time().is_zero());
@@ -317,8 +317,11 @@ impl TrialState {
         let all = links.with(slow_link);
         // Continue until the result is clear: the total collapses, exceeds that without the slow link, or the time
         // is over.
-        let started =
-            input.set.on_link(slow_link).filter(|sub| sub.has_carried).map(|sub| sub.active_since.max(trial_start));
+        let started = input
+            .subflows
+            .on_link(slow_link)
+            .filter(|sub| sub.has_carried)
+            .map(|sub| sub.active_since.max(trial_start));
         let carried_for = started.map_or(Duration::ZERO, |started| now.since(started));
         let is_worse =
             carried_for >= TRIAL_TIME / 2 && input.combined_rate(all, TRIAL_TIME / 2) < others_rate.share(COLLAPSE);
@@ -349,13 +352,13 @@ impl TrialState {
         let host = input.host;
         let now = host.now;
         let (volume, proven) = input
-            .set
+            .subflows
             .on_link(initial_link)
             .map_or((0, false), |sub| (sub.volume(), sub.has_carried && !sub.backup));
         if let Some((since, before)) = self.reprobe {
             // A reprobe in progress: measure until enough bytes have arrived or its time is over.
             let new_bytes = volume.saturating_sub(before);
-            let path = input.set.paths.get_mut(initial_link)?;
+            let path = input.subflows.paths.get_mut(initial_link)?;
             // The first bytes only start the clock, because their transfer time is unknown.
             let measured_for = path.reprobe_data_at.map_or(Duration::ZERO, |from| now.since(from));
             if path.reprobe_data_at.is_none() && proven && new_bytes > 0 {
@@ -388,11 +391,11 @@ impl TrialState {
         }
         let is_standby = input.initial_link == Some(initial_link)
             && !current.contains(initial_link)
-            && input.set.on_link(initial_link).is_some_and(|sub| sub.backup);
+            && input.subflows.on_link(initial_link).is_some_and(|sub| sub.backup);
         if !is_standby || now < self.next_reprobe || input.is_quiet(MAX_REPROBE_TIME) {
             return None;
         }
-        if let Some(path) = input.set.paths.get_mut(initial_link) {
+        if let Some(path) = input.subflows.paths.get_mut(initial_link) {
             path.reprobe_data_at = None;
         }
         self.reprobe = Some((now, volume));

@@ -37,7 +37,7 @@ impl Decision {
 pub(in crate::paths) struct PolicyInput<'a> {
     pub(in crate::paths) host: &'a HostState,
     pub(in crate::paths) conn: ConnId,
-    pub(in crate::paths) set: &'a mut SubflowSet,
+    pub(in crate::paths) subflows: &'a mut SubflowSet,
     pub(in crate::paths) traffic: &'a mut Traffic,
     /// The link of the initial subflow.
     pub(in crate::paths) initial_link: Option<usize>,
@@ -49,22 +49,22 @@ pub(in crate::paths) struct PolicyInput<'a> {
 
 impl PolicyInput<'_> {
     pub(super) fn poll_interval(&self, is_reprobing: bool) -> Duration {
-        poll_interval(self.host, self.set, is_reprobing)
+        poll_interval(self.host, self.subflows, is_reprobing)
     }
 
     /// Whether no bytes were transferred during an estimated RTT.
     pub(super) fn is_quiet(&self, interval: Duration) -> bool {
-        self.traffic.is_quiet(self.host.now, self.set.min_rtt(), interval)
+        self.traffic.is_quiet(self.host.now, self.subflows.min_rtt(), interval)
     }
 
     /// Whether κ or τ has passed, so that further links may be joined.
     pub(super) fn update_eligibility(&mut self, interval: Duration) {
-        let (is_quiet, is_queueing) = (self.is_quiet(interval), self.set.is_queueing());
+        let (is_quiet, is_queueing) = (self.is_quiet(interval), self.subflows.is_queueing());
         self.traffic.update_eligibility(&self.host.config, self.host.now, is_quiet, is_queueing);
     }
 
     pub(super) fn is_settled(&self, link: usize) -> bool {
-        self.set.is_settled(link, self.traffic.burst_start, self.host.now)
+        self.subflows.is_settled(link, self.traffic.burst_start, self.host.now)
     }
 
     pub(super) fn sends_with_short_queues(&self) -> bool {
@@ -73,23 +73,23 @@ impl PolicyInput<'_> {
 
     /// Whether a link is much slower than its best rate in the present burst.
     pub(super) fn has_slowed(&self, link: usize) -> bool {
-        has_slowed(self.host, self.set, link)
+        has_slowed(self.host, self.subflows, link)
     }
 
     /// Rate of a path over the last second.
     pub(super) fn recent_rate(&self, link: usize) -> Bitrate {
-        let path = self.set.path(link);
+        let path = self.subflows.path(link);
         path.and_then(|path| path.throughput.mean(Duration::from_secs(1))).unwrap_or_default()
     }
 
     /// Highest recent rate of a path.
     pub(super) fn peak_rate(&self, link: usize) -> Bitrate {
-        self.set.path(link).and_then(|path| path.throughput.peak()).unwrap_or_default()
+        self.subflows.path(link).and_then(|path| path.throughput.peak()).unwrap_or_default()
     }
 
     /// Mean rate of some links together, over the last `time` of each.
     pub(super) fn combined_rate(&self, links: LinkSet, time: Duration) -> Bitrate {
-        links.iter().filter_map(|index| self.set.path(index)?.throughput.mean(time)).sum()
+        links.iter().filter_map(|index| self.subflows.path(index)?.throughput.mean(time)).sum()
     }
 
     /// Whether the rate of these links still grows: an opening window must not be taken for the effect of a trial.
@@ -100,8 +100,8 @@ impl PolicyInput<'_> {
 }
 
 /// Whether a link is much slower than its best rate in the present burst of a connection.
-pub(super) fn has_slowed(host: &HostState, set: &SubflowSet, link: usize) -> bool {
-    let Some((host_link, path)) = host.link(link).zip(set.path(link)) else { return false };
+pub(super) fn has_slowed(host: &HostState, subflows: &SubflowSet, link: usize) -> bool {
+    let Some((host_link, path)) = host.link(link).zip(subflows.path(link)) else { return false };
     // The rate of all connections counts: one that shares the link gets less of a link that is as fast as ever.
     host_link.rate(&host.config, host.now) < path.best_solo_rate.share(SLOWED_SHARE)
 }

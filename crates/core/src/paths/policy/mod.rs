@@ -28,11 +28,11 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, trials: &mut TrialState) -> De
     let spent = budget_spent_links(host);
     let Some(initial_link) = input.initial_link.filter(|home| usable.contains(*home)).or_else(|| usable.first())
     else {
-        let carrying = input.set.carrying_links();
-        let links = if carrying.is_empty() { input.set.joined_links() } else { carrying };
+        let carrying = input.subflows.carrying_links();
+        let links = if carrying.is_empty() { input.subflows.joined_links() } else { carrying };
         return Decision::new(
             links,
-            match spent.intersection(input.set.joined_links()).first() {
+            match spent.intersection(input.subflows.joined_links()).first() {
                 Some(link) => Reason::BudgetSpent { links, link },
                 None => Reason::Failover { links, lost: links },
             },
@@ -47,9 +47,11 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, trials: &mut TrialState) -> De
         Policy::Marline => decide_marline(input, trials, usable, initial_link),
         _ => emptcp::decide(input, usable, initial_link),
     };
-    let unusable_links = input.set.joined_links().without(usable);
+    let unusable_links = input.subflows.joined_links().without(usable);
     // The most important circumstance replaces the policy's own reason.
-    if let Some(link) = spent.intersection(input.set.joined_links().union(LinkSet::single(initial_link))).first() {
+    if let Some(link) =
+        spent.intersection(input.subflows.joined_links().union(LinkSet::single(initial_link))).first()
+    {
         decision.reason = Reason::BudgetSpent { links: decision.active, link };
     } else if host.config.policy == Policy::Marline
         && !unusable_links.intersection(decision.active.union(input.active_links)).is_empty()
@@ -71,7 +73,7 @@ fn decide_marline(
 ) -> Decision {
     let host = input.host;
     if input.is_idle
-        && !input.set.carrying_links().intersection(usable).is_empty()
+        && !input.subflows.carrying_links().intersection(usable).is_empty()
         && !input.active_links.intersection(usable).is_empty()
     {
         if host.config.goal == Goal::Energy {
@@ -110,23 +112,23 @@ fn decide_marline(
 /// Links that can carry the connection.
 fn usable_links(input: &PolicyInput<'_>) -> LinkSet {
     let host = input.host;
-    let joined = input.set.joined_links();
+    let joined = input.subflows.joined_links();
     let can_carry = |index: &usize| {
-        let alive = input.set.paths.get(*index).is_some_and(|path| path.dead.is_none());
+        let alive = input.subflows.paths.get(*index).is_some_and(|path| path.dead.is_none());
         let has_budget = host.link(*index).is_some_and(|link| !link.is_budget_spent());
-        alive && has_budget && (joined.contains(*index) || input.set.is_joinable(host, *index))
+        alive && has_budget && (joined.contains(*index) || input.subflows.is_joinable(host, *index))
     };
     let usable = host.up_links().iter().filter(can_carry).fold(LinkSet::EMPTY, LinkSet::with);
     match usable.is_empty() {
         // A path that seems dead is better than none.
-        true => input.set.joined_links().intersection(host.up_links()).without(budget_spent_links(host)),
+        true => input.subflows.joined_links().intersection(host.up_links()).without(budget_spent_links(host)),
         false => usable,
     }
 }
 
 /// A link that is up and could not be joined, with the obstacle.
 fn refused_link(input: &PolicyInput<'_>, usable: LinkSet) -> Option<(usize, JoinObstacle)> {
-    let refused = |index: usize| Some((index, input.set.paths.get(index)?.join_obstacle?));
+    let refused = |index: usize| Some((index, input.subflows.paths.get(index)?.join_obstacle?));
     input.host.up_links().without(usable).iter().find_map(refused)
 }
 

@@ -44,11 +44,11 @@ pub(super) fn decide_speed(input: &mut PolicyInput<'_>, trials: &mut TrialState,
     trials.concurrent = trials.concurrent.filter(|trial| usable.contains(trial.slow_link));
     let trial_link = trials.concurrent.map_or(LinkSet::EMPTY, |trial| LinkSet::single(trial.slow_link));
     let is_seen = |at: &usize| {
-        input.set.paths.get(*at).is_some_and(|path| path.throughput.covered_time() >= MIN_COVERED_TIME)
+        input.subflows.paths.get(*at).is_some_and(|path| path.throughput.covered_time() >= MIN_COVERED_TIME)
     };
     // The reference is the fastest path, apart from one on trial.
     let fast = input
-        .set
+        .subflows
         .carrying_links()
         .intersection(usable)
         .without(trial_link)
@@ -65,8 +65,8 @@ pub(super) fn decide_speed(input: &mut PolicyInput<'_>, trials: &mut TrialState,
             links = links.without(LinkSet::single(index));
             fastest_left_out = fastest_left_out.max(slow_rate.map(|rate| (rate, index)));
         }
-        let is_queueing = input.set.on_link(index).is_some_and(Subflow::is_queueing);
-        if let Some(path) = input.set.paths.get_mut(index) {
+        let is_queueing = input.subflows.on_link(index).is_some_and(Subflow::is_queueing);
+        if let Some(path) = input.subflows.paths.get_mut(index) {
             path.is_left_out = slow_rate.is_some();
             path.has_queued |= is_queueing;
         }
@@ -89,11 +89,11 @@ pub(super) fn decide_speed(input: &mut PolicyInput<'_>, trials: &mut TrialState,
 /// Rate of a link, if it is so slow that it would hold the fast one up; `None`: it would not.
 fn hold_up_rate(input: &PolicyInput<'_>, index: usize, fast: usize) -> Option<Bitrate> {
     let host = input.host;
-    let path = input.set.paths.get(index).filter(|path| !path.is_recovering())?;
+    let path = input.subflows.paths.get(index).filter(|path| !path.is_recovering())?;
     let default_limit = if input.sends_with_short_queues() { SHORT_QUEUE_LIMIT } else { DEFAULT_LIMIT };
     let limit = host.trial_cache.limit(host.now, index, fast).unwrap_or(default_limit);
     let (carries, is_seen) = (
-        input.set.carrying_links().contains(index) && !path.is_left_out,
+        input.subflows.carrying_links().contains(index) && !path.is_left_out,
         !path.throughput.covered_time().is_zero(),
     );
     let (slow_rate, min_rate) = match (carries, is_seen) {
@@ -127,18 +127,18 @@ fn is_window_open(input: &PolicyInput<'_>, index: usize) -> bool {
         sub.has_carried
             && host.now.since(sub.active_since) >= MIN_JUDGE_TIME.max(sub.handshake_rtt() * MIN_JUDGE_RTTS)
     };
-    input.set.on_link(index).is_some_and(is_open)
-        && input.set.paths.get(index).is_some_and(|path| path.throughput.covered_time() >= MIN_COVERED_TIME)
+    input.subflows.on_link(index).is_some_and(is_open)
+        && input.subflows.paths.get(index).is_some_and(|path| path.throughput.covered_time() >= MIN_COVERED_TIME)
 }
 
 pub(super) fn decide_latency(input: &PolicyInput<'_>, usable: LinkSet, initial_link: usize) -> Decision {
     let host = input.host;
     // Stay on the present path unless another one is clearly shorter, and change at most every `MIN_STAY`.
-    let rtt = |index: usize| input.set.on_link(index).map(|sub| sub.handshake_rtt());
+    let rtt = |index: usize| input.subflows.on_link(index).map(|sub| sub.handshake_rtt());
     let current_link = input.active_links.intersection(usable).first().unwrap_or(initial_link);
     let current = rtt(current_link).unwrap_or(Duration::MAX);
     let can_change = host.now.since(input.active_since) >= MIN_STAY
-        || input.set.joined_links().intersection(input.active_links).is_empty();
+        || input.subflows.joined_links().intersection(input.active_links).is_empty();
     let best = usable.iter().filter(|_| can_change).filter_map(|index| Some((rtt(index)?, index))).min();
     let is_shorter = |(other, _): &(Duration, usize)| {
         other.as_nanos().saturating_mul(100) < current.as_nanos().saturating_mul(SHORTER_PERCENT.into())

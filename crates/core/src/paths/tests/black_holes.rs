@@ -432,12 +432,12 @@ fn a_confirmed_mtu_outlives_the_failed_trial_of_a_smaller_one() {
 
 #[test]
 fn data_that_another_subflow_has_yet_to_deliver_does_not_count_as_missing() {
-    let mut set = SubflowSet::new(ConnId(1), 3, Instant::ZERO);
+    let mut subflows = SubflowSet::new(ConnId(1), 3, Instant::ZERO);
     let mut traffic = Traffic::new(Instant::ZERO);
     for id in 0..3 {
         let subflow =
             EstablishedSubflow { id: SubflowId(id), link: None, initial: id == 0, backup: false, rtt: None };
-        set.subflows.push(Subflow::new(&subflow, Some(id as usize), Instant::ZERO));
+        subflows.all.push(Subflow::new(&subflow, Some(id as usize), Instant::ZERO));
     }
     let size = DataSize::from_bytes;
     let mut is_missing = |ms, first: [u64; 2], second: [u64; 2]| {
@@ -445,11 +445,11 @@ fn data_that_another_subflow_has_yet_to_deliver_does_not_count_as_missing() {
         for (id, [received, reached]) in [(0, first), (1, second)] {
             let (received, reached) = (size(received), Some(size(reached)));
             let counters = Counters { received, data_seq: reached, ..Counters::default() };
-            let moved = set.get_mut(SubflowId(id)).unwrap().on_counters(now, counters, false);
+            let moved = subflows.get_mut(SubflowId(id)).unwrap().on_counters(now, counters, false);
             traffic.on_bytes(&moved);
         }
-        track_data_seq(&mut set, traffic.received, now);
-        set.subflows[2].missing_since.is_some()
+        track_data_seq(&mut subflows, traffic.received, now);
+        subflows.all[2].missing_since.is_some()
     };
     assert!(!is_missing(100, [100_000, 150_000], [50_000, 145_000]), "the third subflow was just established");
     assert!(!is_missing(200, [130_000, 200_000], [50_000, 145_000]), "the second subflow is 20 kB behind");
