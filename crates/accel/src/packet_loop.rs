@@ -8,7 +8,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -19,7 +18,7 @@ use marline_net::recorded_machine::RecordedMachine;
 use marline_sys::clock;
 use marline_sys::netlink::{RouteSocket, is_overflow};
 use rustix::event::{EventfdFlags, eventfd};
-use tokio::sync::{mpsc::UnboundedSender, oneshot};
+use tokio::sync::oneshot;
 
 use super::status::{self, Status};
 use super::{AccelError, privileges};
@@ -27,6 +26,7 @@ use crate::bpf::driver;
 use crate::driver::{Driver, NETLINK_GROUPS};
 use crate::engine_config::{Command, EngineConfig};
 use crate::iptables::{self, Rules};
+use crate::links::AccelLink;
 use crate::nfqueue::{Direction, NfQueue, QueueNumbers, Verdict, is_open};
 use crate::pending_file::PendingFile;
 use crate::poller::Poller;
