@@ -8,7 +8,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -28,6 +27,7 @@ use crate::bpf::driver;
 use crate::driver::{Driver, NETLINK_GROUPS};
 use crate::engine_config::{Command, EngineConfig};
 use crate::iptables::{self, Rules};
+use crate::links::AccelLink;
 use crate::nfqueue::{Direction, NfQueue, QueueNumbers, Verdict, is_open};
 use crate::pending_file::PendingFile;
 use crate::poller::Poller;

@@ -1,13 +1,13 @@
 //! Pipeline of each pure ACK of a flow: observation, then rewriters, then the output link.
 //!
-//! 1. Early ACK comes first: it replaces what the receiver reports by what the sender is to learn, as if early-acked
+//! 1. Early ACK comes first ([`super::early_ack::stage`]): it replaces what the receiver reports by what the sender is to learn, as if early-acked
 //!    bytes had arrived. Whatever follows sees that ACK.
 //! 2. One observation pass ([`super::flow`]) updates all estimators and returns an [`AckObservation`], which is not
 //!    changed afterwards.
 //! 3. Each [`AckRewriter`] of one list (`FlowState::rewriters`) takes the observation and what the rewriters before it
 //!    have changed, and returns its own change. The Eifel undo comes before the withheld ACK, because its ACKs must
 //!    carry the exact number.
-//! 4. The output link is selected last ([`super::ack_offload`]); it changes the link and the time, never the packet.
+//! 4. The output link is selected last ([`super::output_link`]); it changes the link and the time, never the packet.
 //!
 //! A mechanism that changes ACKs is added with a file or folder of its own, which implements [`AckRewriter`], and one
 //! line in that list.

@@ -9,7 +9,9 @@
 //!    long: everything that is held back has a deadline.
 //! 2. What has arrived is known from the local stack's ACKs and SACK blocks. Packets that arrive are only observed, for
 //!    their time and for HTTP heads, so the data path does not depend on this.
-//! 3. Each mechanism has a file or a folder of its own. `ack_pipeline` puts those that change ACKs in their order.
+//! 3. Each mechanism has a file or a folder of its own, with its tuned values ([`Options`]), the decision whether it is
+//!    worth its cost for a flow, and its report for the status. `mechanism` lists them, and `flow` puts those that change
+//!    ACKs in their order.
 //! 4. Nothing is probed and no timer runs while no packets flow.
 //!
 //! Where to start reading: [`Accelerator`] (dispatch), `flow` (one flow), `ack_pipeline` (one ACK).

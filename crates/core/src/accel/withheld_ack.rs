@@ -9,7 +9,7 @@
 //! 1. The byte is released after `hold_time` without another ACK, so that nothing waits for it, and with every ACK
 //!    that reports holes, because the sender would otherwise take the segment for lost. Releasing it over a link that
 //!    is down costs nothing.
-//! 2. Behind a hole, and for some seconds after it, no byte is withheld ([`super::flow`] decides). The sender would
+//! 2. Behind a hole, and for some seconds after it, no byte is withheld ([`WithheldAck::is_worth_it`]). The sender would
 //!    learn of its last segment later than without this, and repair its losses at another time; behind a policer that
 //!    takes goodput from competing flows.
 //! 3. An acknowledged number never moves back.
@@ -143,7 +143,7 @@ options! {
         /// one (200 ms beyond the round trip).
         pub hold_time: Duration = Duration::from_millis(60),
         /// The same towards the local stack, where a released byte is used up even during an outage: longer than the
-        /// detection of an outage takes ([`super::outage::detector`]) while the gateway answers within 80 ms.
+        /// detection of an outage takes while the gateway answers within 80 ms.
         pub upload_hold_time: Duration = Duration::from_millis(400),
     }
 }
