@@ -20,7 +20,6 @@ use marline_sys::netlink::{RouteSocket, is_overflow};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::sync::oneshot;
 
-use super::links::AccelLink;
 use super::status::{self, Status};
 use super::{AccelError, privileges};
 use crate::bpf::driver;
