@@ -144,18 +144,18 @@ fn filter(cut: usize) -> [Instruction; 17] {
     const LENGTH: u16 = 0x80;
     const EQUAL: u16 = 0x15;
     const GREATER: u16 = 0x25;
-    const GO: u16 = 0x05;
+    const JUMP: u16 = 0x05;
     const SHIFT: u16 = 0x74;
-    const GIVE: u16 = 0x06;
-    const EXTRA: u32 = 0xffff_f000;
-    const KIND: u32 = EXTRA + 4;
-    const MARKED: u32 = EXTRA + 20;
+    const RETURN: u16 = 0x06;
+    const AD_OFFSET: u32 = 0xffff_f000;
+    const KIND: u32 = AD_OFFSET + 4;
+    const MARKED: u32 = AD_OFFSET + 20;
     [
         (BYTE, 0, 0, 0),
         (SHIFT, 0, 0, 4),
         (EQUAL, 0, 2, 4),
         (BYTE, 0, 0, 9),
-        (GO, 0, 0, 2),
+        (JUMP, 0, 0, 2),
         (EQUAL, 0, 10, 6),
         (BYTE, 0, 0, 6),
         (EQUAL, 0, 8, 6),
@@ -167,8 +167,8 @@ fn filter(cut: usize) -> [Instruction; 17] {
         (EQUAL, 3, 0, MARK),
         (LENGTH, 0, 0, 0),
         (GREATER, 0, 1, MAX_QUEUED_PACKET),
-        (GIVE, 0, 0, cut),
-        (GIVE, 0, 0, 0),
+        (RETURN, 0, 0, cut),
+        (RETURN, 0, 0, 0),
     ]
 }
 

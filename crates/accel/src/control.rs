@@ -81,13 +81,13 @@ pub fn listen(run_dir: &Path, primary: &str, handle: LoopHandle, stop: Arc<Notif
 
 /// Whether an accelerator of this primary link responds.
 pub fn is_taken(run_dir: &Path, primary: &str) -> bool {
-    ask(run_dir, primary, Request::Status).is_ok()
+    send_request(run_dir, primary, Request::Status).is_ok()
 }
 
 /// Sends a request to the accelerator of this primary link.
 ///
 /// # Errors
 /// None runs, it does not respond, or it refuses.
-pub fn ask(run_dir: &Path, primary: &str, request: Request) -> Result<Response, ControlError> {
+pub fn send_request(run_dir: &Path, primary: &str, request: Request) -> Result<Response, ControlError> {
     control_socket::query_daemon(COMMAND, &socket(run_dir, primary), &request)
 }

@@ -196,11 +196,11 @@ impl Driver {
     /// Feeds what was captured since the last call; false: nothing.
     pub(super) fn drain_capture(&mut self) -> std::io::Result<bool> {
         let Some(mut capture) = self.capture.take() else { return Ok(false) };
-        let (mut came, mut more) = (false, true);
-        while more && capture.receive()? {
-            more = capture.is_full();
+        let (mut has_received, mut has_more) = (false, true);
+        while has_more && capture.receive()? {
+            has_more = capture.is_full();
             for (packet, length, at) in capture.packets() {
-                came = true;
+                has_received = true;
                 self.counts.captured += 1;
                 let input = Input::Captured { packet: PacketBytes(packet.to_vec()), length };
                 self.feed_machine(Instant::from_nanos(at.saturating_sub(self.started)), input);
@@ -209,7 +209,7 @@ impl Driver {
             self.process_deferred();
         }
         self.capture = Some(capture);
-        Ok(came)
+        Ok(has_received)
     }
 
     /// Opens, changes or closes the capture as the machine wants it. Returns whether it did. A capture that could not
@@ -266,12 +266,12 @@ impl Driver {
     }
 
     /// An interface was added, removed or changed: it may be one of ours.
-    fn on_link(&mut self, changed: &Link, is_gone: bool) {
+    fn on_link(&mut self, changed: &Link, is_removed: bool) {
         let Some(sockets) = self.links.iter_mut().find(|sockets| sockets.link.name == changed.name) else { return };
-        if is_gone && sockets.link.index != changed.index {
+        if is_removed && sockets.link.index != changed.index {
             return;
         }
-        if !is_gone && sockets.link.index != changed.index {
+        if !is_removed && sockets.link.index != changed.index {
             // Another device with the same name: a modem that was plugged in again.
             match LinkSockets::open(AccelLink { index: changed.index, ..sockets.link.clone() }) {
                 Ok(new) => *sockets = LinkSockets { is_up: sockets.is_up, ..new },
@@ -285,7 +285,7 @@ impl Driver {
             }
         }
         let Some(sockets) = self.links.iter_mut().find(|sockets| sockets.link.name == changed.name) else { return };
-        let is_up = !is_gone && changed.is_up() && changed.has_carrier();
+        let is_up = !is_removed && changed.is_up() && changed.has_carrier();
         if std::mem::replace(&mut sockets.is_up, is_up) != is_up {
             let link = sockets.link.link;
             self.handle_input(Input::Carrier { link, is_up });
@@ -421,7 +421,7 @@ impl Driver {
 /// change interfaces.
 fn received_packets(device: &str) -> Option<u64> {
     let devices = std::fs::read_to_string("/proc/thread-self/net/dev").ok()?;
-    let counted = |line: &str| line.trim_start().strip_prefix(device)?.strip_prefix(':').map(str::to_owned);
+    let counters_of = |line: &str| line.trim_start().strip_prefix(device)?.strip_prefix(':').map(str::to_owned);
     // Columns: bytes, packets.
-    devices.lines().find_map(counted)?.split_whitespace().nth(1)?.parse().ok()
+    devices.lines().find_map(counters_of)?.split_whitespace().nth(1)?.parse().ok()
 }

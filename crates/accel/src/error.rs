@@ -29,7 +29,7 @@ pub enum AccelError {
     #[error("{what}: {error}")]
     Kernel {
         /// What was attempted.
-        what: String,
+        operation: String,
         /// Its error.
         error: io::Error,
     },
@@ -44,11 +44,11 @@ impl AccelError {
     }
 
     /// The error of `what`; a missing privilege gets its own kind.
-    pub(super) fn kernel(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
+    pub(super) fn kernel(operation: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let operation = operation.into();
         move |error| match error.kind() {
-            io::ErrorKind::PermissionDenied => Self::NotPermitted(what),
-            _ => Self::Kernel { what, error },
+            io::ErrorKind::PermissionDenied => Self::NotPermitted(operation),
+            _ => Self::Kernel { operation, error },
         }
     }
 }

@@ -79,7 +79,7 @@ impl FlowFilter {
 fn rules_for(conditions: &[Condition], v6: bool) -> Vec<Vec<String>> {
     let mut rules = vec![Vec::new()];
     for condition in conditions {
-        let chosen = |value: &Value| match_words(condition.is_source, value, v6);
+        let chosen = |value: &Value| match_args(condition.is_source, value, v6);
         let choices: Vec<Vec<String>> = condition.values.iter().filter_map(chosen).collect();
         let with =
             |rule: &Vec<String>| choices.iter().map(|tokens| [&rule[..], tokens].concat()).collect::<Vec<_>>();
@@ -88,7 +88,7 @@ fn rules_for(conditions: &[Condition], v6: bool) -> Vec<Vec<String>> {
     rules
 }
 
-fn match_words(is_source: bool, value: &Value, v6: bool) -> Option<Vec<String>> {
+fn match_args(is_source: bool, value: &Value, v6: bool) -> Option<Vec<String>> {
     let (name, text) = match value {
         Value::Ports(from, to) => (if is_source { "--sport" } else { "--dport" }, format!("{from}:{to}")),
         Value::Net(address, _) if address.is_ipv6() != v6 => return None,
@@ -108,23 +108,23 @@ impl FromStr for FlowFilter {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let tokens: Vec<&str> = text.split_whitespace().collect();
-        let mut rest = &tokens[..];
+        let mut remaining = &tokens[..];
         let mut alternatives = Vec::new();
         let mut conditions = Vec::new();
         // `tcp` alone matches everything anyway.
-        while rest != ["tcp"] || !alternatives.is_empty() || !conditions.is_empty() {
-            let next = take_condition(&mut rest)?;
+        while remaining != ["tcp"] || !alternatives.is_empty() || !conditions.is_empty() {
+            let next = take_condition(&mut remaining)?;
             if conditions.iter().any(|one: &Condition| one.excludes(&next)) {
                 let kind = if next.is_port() { "port" } else { "address" };
                 return Err(format!("a packet has one {kind} at that end; `or` in place of `and` means either"));
             }
             conditions.push(next);
-            match rest.split_first() {
+            match remaining.split_first() {
                 None => break,
-                Some((&"and", behind)) => rest = behind,
-                Some((&"or", behind)) => {
+                Some((&"and", tail)) => remaining = tail,
+                Some((&"or", tail)) => {
                     alternatives.push(std::mem::take(&mut conditions));
-                    rest = behind;
+                    remaining = tail;
                 }
                 Some((token, _)) => return Err(format!("`{token}`: expected `and`, `or` or the end")),
             }
@@ -135,13 +135,13 @@ impl FromStr for FlowFilter {
 }
 
 /// Takes one condition from the beginning of `rest`.
-fn take_condition(rest: &mut &[&str]) -> Result<Condition, String> {
-    if let Some((&"tcp", behind)) = rest.split_first() {
-        *rest = behind;
+fn take_condition(remaining: &mut &[&str]) -> Result<Condition, String> {
+    if let Some((&"tcp", tail)) = remaining.split_first() {
+        *remaining = tail;
     }
     let mut take = || {
-        let (token, behind) = rest.split_first()?;
-        *rest = behind;
+        let (token, tail) = remaining.split_first()?;
+        *remaining = tail;
         Some(*token)
     };
     const KINDS: &str = "`port N`, `host ADDRESS` or `net ADDRESS/BITS`";
@@ -154,12 +154,12 @@ fn take_condition(rest: &mut &[&str]) -> Result<Condition, String> {
     }
     let token = take().ok_or_else(|| format!("`{kind}` has no value"))?;
     let mut values = vec![parse_value(kind, token)?];
-    while let [first, second, behind @ ..] = *rest
+    while let [first, second, tail @ ..] = *remaining
         && *first == "or"
         && !KEYWORDS.contains(second)
     {
         values.push(parse_value(kind, second)?);
-        *rest = behind;
+        *remaining = tail;
     }
     Ok(Condition { is_source, values })
 }
@@ -221,7 +221,7 @@ mod tests {
         for (text, v4, v6) in table {
             assert_eq!(
                 (&matches(text, false)[..], &matches(text, true)[..]),
-                (&v4.map_words()[..], &v6.map_words()[..]),
+                (&v4.to_tokens()[..], &v6.to_tokens()[..]),
                 "{text}"
             );
             assert_eq!(text.parse::<FlowFilter>().unwrap().to_string(), *text);
@@ -229,18 +229,18 @@ mod tests {
         assert_eq!(FlowFilter::default().matches(true), [Vec::<String>::new()], "no filter: all flows");
     }
 
-    trait Words {
-        fn map_words(&self) -> Vec<String>;
+    trait ToTokens {
+        fn to_tokens(&self) -> Vec<String>;
     }
-    impl Words for &[&str] {
-        fn map_words(&self) -> Vec<String> {
+    impl ToTokens for &[&str] {
+        fn to_tokens(&self) -> Vec<String> {
             self.iter().map(|tokens| (*tokens).to_owned()).collect()
         }
     }
 
     #[test]
     fn a_wrong_word_is_named_in_the_error() {
-        for (text, says) in [
+        for (text, expected) in [
             ("", "it ends"),
             ("udp port 53", "`udp`: expected `port N`"),
             ("tcp dst port", "`port` has no value"),
@@ -259,7 +259,7 @@ mod tests {
             ("host 10.0.0.1 and port 80 and net 10.0.0.0/8", "a packet has one address at that end"),
         ] {
             let error = text.parse::<FlowFilter>().unwrap_err();
-            assert!(error.starts_with(says), "{text}: {error}");
+            assert!(error.starts_with(expected), "{text}: {error}");
         }
     }
 }

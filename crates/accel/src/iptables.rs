@@ -97,7 +97,7 @@ pub(super) fn remove_orphaned(device: &str) -> Result<bool, AccelError> {
     let mut was = false;
     for program in listable_programs()
         .iter()
-        .filter(|program| devices_with_chains(&list_rules(program)).any(|of| of == device))
+        .filter(|program| devices_with_chains(&list_rules(program)).any(|existing| existing == device))
     {
         remove(program, device).map_err(|why| {
             AccelError::Unsupported(format!("{device}: rules of an earlier run cannot be removed: {why}"))
@@ -134,7 +134,7 @@ fn ruleset(device: &str, flows: &FlowFilter, numbers: QueueNumbers, v6: bool) ->
 fn chain((prefix, device): (&str, &str), all: &[Vec<String>], queue: u16) -> String {
     let mut text = format!(":{prefix}{device} - [0:0]\n");
     for matches in all {
-        let matches: String = matches.iter().map(|word| format!("{word} ")).collect();
+        let matches: String = matches.iter().map(|arg| format!("{arg} ")).collect();
         text += &format!("-A {prefix}{device} -p tcp {matches}-j NFQUEUE --queue-num {queue} --queue-bypass\n");
     }
     text
@@ -150,7 +150,8 @@ fn set(v6: bool, table: &str) -> Result<String, AccelError> {
         }
     }
     let why = why.ok_or_else(missing_program)?;
-    let is_privilege = ["ermission denied", "not permitted", "must be root"].iter().any(|word| why.contains(word));
+    let is_privilege =
+        ["ermission denied", "not permitted", "must be root"].iter().any(|pattern| why.contains(pattern));
     let is_locked = why.contains("xtables lock");
     Err(if is_privilege {
         AccelError::NotPermitted(why)

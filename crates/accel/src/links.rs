@@ -141,16 +141,16 @@ fn guess_gateway(interface: &Interface) -> Result<IpAddr, AccelError> {
 /// The first address of a network that is not the interface's own.
 fn first_other_address(network: &Subnet) -> Option<IpAddr> {
     let candidates: [IpAddr; 2] = match network.address {
-        IpAddr::V4(own) => {
+        IpAddr::V4(v4) => {
             let bits = u32::from(network.prefix_len);
-            let first = own.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0);
+            let first = v4.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0);
             // A network of two addresses has no network address (RFC 3021).
             let from = first + u32::from(bits < 31);
             if bits > 31 { None } else { Some([from, from + 1].map(|bits| Ipv4Addr::from_bits(bits).into())) }
         }
-        IpAddr::V6(own) => {
+        IpAddr::V6(v6) => {
             let bits = u32::from(network.prefix_len);
-            let first = own.to_bits() & u128::MAX.checked_shl(128 - bits).unwrap_or(0);
+            let first = v6.to_bits() & u128::MAX.checked_shl(128 - bits).unwrap_or(0);
             let from = first + u128::from(bits < 127);
             if bits > 127 { None } else { Some([from, from + 1].map(|bits| Ipv6Addr::from_bits(bits).into())) }
         }
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn the_peer_is_the_first_address_that_is_not_ours() {
-        for (own, prefix, other) in [
+        for (local, prefix, other) in [
             ("10.1.0.2", 24, Some("10.1.0.1")),
             ("10.1.0.1", 24, Some("10.1.0.2")),
             ("10.1.0.6", 31, Some("10.1.0.7")),
@@ -199,8 +199,12 @@ mod tests {
             ("fd00::2", 127, Some("fd00::3")),
             ("fd00::2", 128, None),
         ] {
-            let network = Subnet { address: own.parse().unwrap(), prefix_len: prefix };
-            assert_eq!(first_other_address(&network), other.map(|other| other.parse().unwrap()), "{own}/{prefix}");
+            let network = Subnet { address: local.parse().unwrap(), prefix_len: prefix };
+            assert_eq!(
+                first_other_address(&network),
+                other.map(|other| other.parse().unwrap()),
+                "{local}/{prefix}"
+            );
         }
     }
 }

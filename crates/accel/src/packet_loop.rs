@@ -218,9 +218,9 @@ impl PacketLoop {
                 if self.driver.drain_capture()? {
                     self.poller.on_captured(self.driver.capture.as_ref());
                 }
-                let more = self.handle_batch()?;
+                let has_more = self.handle_batch()?;
                 self.driver.tick();
-                if !more {
+                if !has_more {
                     break;
                 }
             }

@@ -102,14 +102,14 @@ pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf
             tracing::warn!(file = %run_dir.join(&name).display(), "not a pending file of this user: ignored");
             continue;
         };
-        let this = (meta.mtime(), meta.mtime_nsec(), name);
+        let candidate = (meta.mtime(), meta.mtime_nsec(), name);
         let older = match newest.take() {
-            Some(other) if other > this => {
+            Some(other) if other > candidate => {
                 newest = Some(other);
-                Some(this)
+                Some(candidate)
             }
             other => {
-                newest = Some(this);
+                newest = Some(candidate);
                 other
             }
         };

@@ -82,10 +82,12 @@ impl Poller {
         if time >= COUNT_TIME {
             let packets = u32::try_from(packets).unwrap_or(u32::MAX);
             // Three packets in two batch times.
-            let are_many = |batch_time: Duration| batch_time.saturating_mul(packets) * 2 >= time * 3;
+            let has_many_packets = |batch_time: Duration| batch_time.saturating_mul(packets) * 2 >= time * 3;
             let batch_time =
                 || (min_rtt().unwrap_or_default() / MIN_RTT_PART).clamp(MIN_BATCH_TIME, MAX_BATCH_TIME);
-            self.batch_time = are_many(MAX_BATCH_TIME).then(batch_time).filter(|batch_time| are_many(*batch_time));
+            self.batch_time = has_many_packets(MAX_BATCH_TIME)
+                .then(batch_time)
+                .filter(|batch_time| has_many_packets(*batch_time));
             self.count_window = (now, 0);
         }
     }
@@ -171,8 +173,8 @@ mod tests {
     /// Scheduling policy of the calling thread, as numbered in `linux/priority.h`.
     fn policy() -> u32 {
         let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-        let (_, behind) = stat.rsplit_once(')').unwrap();
-        behind.split_whitespace().nth(38).unwrap().parse().unwrap()
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        fields.split_whitespace().nth(38).unwrap().parse().unwrap()
     }
 
     #[test]
@@ -195,9 +197,9 @@ mod tests {
         let mut poller = Poller::new().unwrap();
         let mut run = |packets: usize, every: u64, min_rtt: u64, from: u64| {
             let mut gathered = Vec::new();
-            for turn in 0..400 {
+            for step in 0..400 {
                 poller.on_taken(packets);
-                poller.update_batch_time(from + turn * every, || Some(Duration::from_millis(min_rtt)));
+                poller.update_batch_time(from + step * every, || Some(Duration::from_millis(min_rtt)));
                 gathered.extend(poller.batch_time);
             }
             gathered.sort();

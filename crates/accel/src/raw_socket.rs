@@ -58,7 +58,7 @@ impl RawSocket {
     /// # Errors
     /// Not a whole packet; no buffer or no route now: it is lost, like any packet.
     pub(super) fn send(&self, packet: &[u8]) -> io::Result<()> {
-        let parsed = parse_whole(packet)?;
+        let parsed = parse_packet(packet)?;
         let (socket, to) = match parsed.addrs() {
             AddrPair::V4(_, to) => (&self.v4, SocketAddr::from((to, 0))),
             AddrPair::V6(_, to) => (self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?, SocketAddr::from((to, 0))),
@@ -104,7 +104,7 @@ impl LocalInjector {
     /// # Errors
     /// As [`RawSocket::send`].
     pub(super) fn inject(&self, packet: &[u8]) -> io::Result<()> {
-        let parsed = parse_whole(packet)?;
+        let parsed = parse_packet(packet)?;
         let AddrPair::V6(from, to) = parsed.addrs() else { return self.v4.send(packet) };
         let sockets = self.v6.as_ref().ok_or(io::ErrorKind::Unsupported)?;
         let socket = if parsed.protocol() == protocol::ICMP_V6 { &sockets.icmp } else { &sockets.tcp };
@@ -113,7 +113,7 @@ impl LocalInjector {
     }
 }
 
-fn parse_whole(packet: &[u8]) -> io::Result<Packet<'_>> {
+fn parse_packet(packet: &[u8]) -> io::Result<Packet<'_>> {
     Packet::parse(packet).map_err(|refusal| io::Error::new(io::ErrorKind::InvalidInput, refusal))
 }
 

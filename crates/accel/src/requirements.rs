@@ -47,7 +47,7 @@ fn bpf_requirement() -> Requirement {
 fn bpf_remedy(why: &str, release: &str) -> &'static str {
     let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if ["ermission denied", "not permitted"].iter().any(|word| why.contains(word)) {
+    if ["ermission denied", "not permitted"].iter().any(|pattern| why.contains(pattern)) {
         "run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN as ambient capabilities"
     } else if version < (6, 6) {
         "Linux 6.6 or later: programs are attached by TCX"
@@ -59,16 +59,16 @@ fn bpf_remedy(why: &str, release: &str) -> &'static str {
 /// Whether the packet thread can have real-time priority.
 fn real_time_requirement() -> Requirement {
     let tried = priority::check_real_time();
-    let there = tried.is_ok();
+    let is_met = tried.is_ok();
     Requirement {
         name: "real-time",
-        is_met: there,
+        is_met,
         is_required: false,
         finding: match tried {
             Ok(()) => "packets are handled before other programs".to_owned(),
             Err(error) => format!("no SCHED_FIFO ({error}): on a busy host acknowledgements leave in bursts"),
         },
-        remedy: if there { "" } else { "run as root, or with CAP_SYS_NICE as an ambient capability" },
+        remedy: if is_met { "" } else { "run as root, or with CAP_SYS_NICE as an ambient capability" },
     }
 }
 
@@ -126,13 +126,13 @@ mod tests {
 
     #[test]
     fn a_missing_kernel_feature_is_named() {
-        for (why, release, says) in [
+        for (why, release, expected) in [
             ("it is not loaded: Operation not permitted (os error 1)", "6.12.1", "CAP_BPF"),
             ("it is not attached: Invalid argument", "6.1.0-18-amd64", "Linux 6.6"),
             ("it is not attached: Invalid argument", "6.18.44-x", "CONFIG_NET_XGRESS"),
             ("it is not loaded: Function not implemented", "7.0", "CONFIG_BPF_SYSCALL"),
         ] {
-            assert!(bpf_remedy(why, release).contains(says), "{why}");
+            assert!(bpf_remedy(why, release).contains(expected), "{why}");
         }
         let need = bpf_requirement();
         assert_eq!(need.is_met, need.remedy.is_empty(), "{need:?}");

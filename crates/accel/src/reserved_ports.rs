@@ -102,7 +102,7 @@ fn filter(from: u16, to: u16, is_v4: bool) -> Vec<Instruction> {
     // Codes of `linux/bpf_common.h`; ancillary data is at SKF_AD_OFF.
     const BYTE: u16 = 0x30;
     const WORD: u16 = 0x20;
-    const WORD_BEHIND: u16 = 0x40;
+    const WORD_INDIRECT: u16 = 0x40;
     const HEADER: u16 = 0xb1;
     const EQUAL: u16 = 0x15;
     const SHIFT: u16 = 0x74;
@@ -119,7 +119,7 @@ fn filter(from: u16, to: u16, is_v4: bool) -> Vec<Instruction> {
         (BYTE, 0, 0, KIND),
         (EQUAL, 0, 0, 0),
     ];
-    program.extend(if is_v4 { vec![(HEADER, 0, 0, 0), (WORD_BEHIND, 0, 0, 0)] } else { vec![(WORD, 0, 0, 40)] });
+    program.extend(if is_v4 { vec![(HEADER, 0, 0, 0), (WORD_INDIRECT, 0, 0, 0)] } else { vec![(WORD, 0, 0, 40)] });
     program.push((EQUAL, 0, 0, ports));
     program.push((RETURN, 0, 0, u32::MAX));
     program.push((RETURN, 0, 0, 0));

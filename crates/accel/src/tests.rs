@@ -210,9 +210,9 @@ fn a_raw_packet_leaves_over_its_link_whatever_the_routes() {
             let flow = FourTuple::new(source.parse().unwrap(), server(address)).unwrap();
             let packet = NewSegment::data(&flow, Seq::new(7), Seq::new(9), 100, None, b"x").emit().unwrap();
             RawSocket::open(Some("wwan0")).unwrap().send(&packet).unwrap();
-            let came = wwan.segment(server(address)).unwrap();
-            let came = Segment::of(Packet::parse(&came).unwrap()).unwrap();
-            assert_eq!((came.four_tuple(), came.payload()), (flow, &b"x"[..]));
+            let packet = wwan.segment(server(address)).unwrap();
+            let segment = Segment::of(Packet::parse(&packet).unwrap()).unwrap();
+            assert_eq!((segment.four_tuple(), segment.payload()), (flow, &b"x"[..]));
             assert!(wlan.is_silent(server(address)));
         }
         let error = RawSocket::open(None).unwrap().send(b"no packet").unwrap_err();
@@ -340,11 +340,11 @@ fn capture_shows_arrivals_and_only_those_departures_that_are_not_queued() {
 
 /// Whether rules can be set here; otherwise the reason is printed.
 fn has_rules() -> bool {
-    let has = Command::new("iptables").arg("--version").output().is_ok();
-    if !has {
+    let is_available = Command::new("iptables").arg("--version").output().is_ok();
+    if !is_available {
         eprintln!("skipped: needs the program iptables");
     }
-    has
+    is_available
 }
 
 fn setup(flows: &str) -> EngineConfig {
@@ -514,8 +514,8 @@ fn acks_of_a_busy_flow_are_redirected_to_the_second_link_and_those_with_holes_ar
                 }
                 std::thread::sleep(pause);
             }
-            let old = session.next.plus(0_u32.wrapping_sub(1400));
-            let again = NewSegment::data(&session.flow, old, session.received, 60_000, None, &[7; 1400]);
+            let acked_seq = session.next.plus(0_u32.wrapping_sub(1400));
+            let again = NewSegment::data(&session.flow, acked_seq, session.received, 60_000, None, &[7; 1400]);
             wlan.tun.send(&again.emit().unwrap()).unwrap();
             redirect.counters().redirected > before
         };
@@ -562,7 +562,7 @@ fn acks_between_links_with_neighbors_are_redirected_to_the_second_router() {
         let primary = RawSocket::open(Some("eth0")).unwrap();
         for (from, to) in [("10.1.0.2:4000", SERVERS[0]), ("[fd00:1::2]:4000", SERVERS[1])] {
             let flow = FourTuple::new(server(from), server(to)).unwrap();
-            let mut came = 0;
+            let mut ack_count = 0;
             for n in 0..60 {
                 let ack = NewSegment::data(&flow, Seq::new(7), Seq::new(1000 + n * 28_960), 500, None, &[]);
                 primary.send(&ack.emit().unwrap()).unwrap();
@@ -570,10 +570,10 @@ fn acks_between_links_with_neighbors_are_redirected_to_the_second_router() {
                 while peer.receive().unwrap() {
                     let is_ack =
                         |packet: &[u8]| Segment::parse_head(packet).is_ok_and(|ack| ack.four_tuple() == flow);
-                    came += peer.packets().filter(|(packet, ..)| is_ack(packet)).count();
+                    ack_count += peer.packets().filter(|(packet, ..)| is_ack(packet)).count();
                 }
             }
-            assert!(came >= 10, "{to}: {came}");
+            assert!(ack_count >= 10, "{to}: {ack_count}");
         }
     });
 }
@@ -655,7 +655,7 @@ fn unusable_links_are_refused_in_one_line() {
                 names.iter().map(|name| LinkArg { name: (*name).into(), gateway: None }).collect();
             resolve_links(&list_interfaces().unwrap(), &wanted).unwrap_err().to_string()
         };
-        for (names, says) in [
+        for (names, expected) in [
             (&["wlan0", "wlan0"][..], "link wlan0: it is named twice"),
             (&["wlan1"], "link wlan1: no such interface"),
             (&["lo"], "link lo: it is the loopback"),
@@ -667,17 +667,17 @@ fn unusable_links_are_refused_in_one_line() {
             ),
         ] {
             let line = refused(names);
-            assert!(line.starts_with(says) && !line.contains('\n'), "{line}");
+            assert!(line.starts_with(expected) && !line.contains('\n'), "{line}");
         }
     });
 }
 
 #[test]
 fn a_socket_file_names_its_link() {
-    let place = tempfile::tempdir().unwrap();
+    let temp_dir = tempfile::tempdir().unwrap();
     for name in ["accel-wwan0.sock", "accel-wlan0.sock", "paths.sock", "accel-x.lock"] {
-        std::fs::write(place.path().join(name), "").unwrap();
+        std::fs::write(temp_dir.path().join(name), "").unwrap();
     }
-    assert_eq!(control::primaries(place.path()), ["wlan0", "wwan0"]);
-    assert_eq!(control::socket(place.path(), "wlan0"), place.path().join("accel-wlan0.sock"));
+    assert_eq!(control::primaries(temp_dir.path()), ["wlan0", "wwan0"]);
+    assert_eq!(control::socket(temp_dir.path(), "wlan0"), temp_dir.path().join("accel-wlan0.sock"));
 }

@@ -56,15 +56,15 @@ impl Daemon {
 /// Drops the privileges that this daemon does not need. Must be called while the process has one thread. If the kernel
 /// refuses, the daemon works all the same, so a failure is only logged.
 pub(crate) fn drop_privileges(daemon: Daemon) {
-    let mut keep = daemon.needed_capabilities();
+    let mut required = daemon.needed_capabilities();
     if rustix::process::geteuid().is_root() {
-        keep |= CapabilitySet::DAC_OVERRIDE;
+        required |= CapabilitySet::DAC_OVERRIDE;
     }
     if let Err(error) = set_no_new_privs(true) {
         tracing::warn!(%error, "cannot set no_new_privs");
     }
     for capability in known_capabilities() {
-        if keep.contains(capability) {
+        if required.contains(capability) {
             continue;
         }
         // Fails without CAP_SETPCAP and the capability stays in the set; no_new_privs keeps children from gaining it.
@@ -76,9 +76,9 @@ pub(crate) fn drop_privileges(daemon: Daemon) {
     let result = capabilities(None).and_then(|sets| {
         let CapabilitySets { effective, permitted, inheritable } = sets;
         let sets = CapabilitySets {
-            effective: effective & keep,
-            permitted: permitted & keep,
-            inheritable: inheritable & keep,
+            effective: effective & required,
+            permitted: permitted & required,
+            inheritable: inheritable & required,
         };
         set_capabilities(None, sets)
     });

@@ -228,7 +228,7 @@ mod tests {
             let columns: Vec<&str> = row.split_whitespace().collect();
             let file = dir.join(columns[0]).with_extension("ndjson");
             let equal = replay(decision_log::open(&file).unwrap())
-                .unwrap_or_else(|(line, what)| panic!("{row}: {line}: {what}"));
+                .unwrap_or_else(|(line, message)| panic!("{row}: {line}: {message}"));
             assert_eq!([equal.records.to_string(), equal.outputs.to_string()], columns[1..3], "{row}");
         }
         assert_eq!(results.lines().count(), 6, "a heading and five logs");
@@ -256,7 +256,7 @@ mod tests {
             lines[at] = text.to_owned();
             replay_lines(&lines).unwrap_err()
         };
-        for (at, text, line, says) in [
+        for (at, text, line, expected) in [
             (0, "not json\n", 1, "not a decision log of marline"),
             (0, "", 1, "does not begin with its version"),
             (1, "{\"log\":\"in\",\"at\":0}\n", 2, "the log is damaged: missing field `input`"),
@@ -264,9 +264,9 @@ mod tests {
             (1, &good[0], 2, "a second start record"),
             (1, "{\"log\":\"in\",\"at\":-5,\"input\":{}}\n", 2, "the log is damaged"),
         ] {
-            let (found, what) = replay_damaged(at, text);
-            assert_eq!(found, line, "{text:?}: {what}");
-            assert!(what.contains(says), "{text:?}: {what}");
+            let (found, message) = replay_damaged(at, text);
+            assert_eq!(found, line, "{text:?}: {message}");
+            assert!(message.contains(expected), "{text:?}: {message}");
         }
         assert_eq!(replay_lines(&[]).unwrap_err(), (1, "the log is empty".into()));
     }

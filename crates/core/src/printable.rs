@@ -27,10 +27,10 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
 
 fn escape_chars(text: &str, is_escaped: impl Fn(char) -> bool) -> Cow<'_, str> {
     let Some(first) = text.find(&is_escaped) else { return Cow::Borrowed(text) };
-    let (clean, rest) = text.split_at(first);
+    let (clean, remaining) = text.split_at(first);
     let mut out = String::with_capacity(text.len() + 16);
     out += clean;
-    for c in rest.chars() {
+    for c in remaining.chars() {
         if is_escaped(c) {
             for unit in c.encode_utf16(&mut [0; 2]) {
                 let _ = write!(out, "\\u{unit:04x}");
@@ -62,12 +62,12 @@ pub fn mask_value(value: &str) -> Cow<'_, str> {
 
 fn mask_logins(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(at) = rest.find("//") {
-        let (before, after) = rest.split_at(at + 2);
+    let mut remaining = text;
+    while let Some(at) = remaining.find("//") {
+        let (before, after) = remaining.split_at(at + 2);
         out += before;
         let authority = after.find(|c: char| "/?#".contains(c) || c.is_whitespace()).unwrap_or(after.len());
-        rest = match after[..authority].rfind('@') {
+        remaining = match after[..authority].rfind('@') {
             Some(login) => {
                 out += MASKED;
                 &after[login..]
@@ -75,25 +75,25 @@ fn mask_logins(text: &str) -> String {
             None => after,
         };
     }
-    out + rest
+    out + remaining
 }
 
 fn mask_queries(text: &str) -> String {
     let is_quote = |c: char| matches!(c, '"' | '`' | '<' | '>' | '\'');
     let mut out = String::with_capacity(text.len());
     // Whitespace and quotes end a URL in prose.
-    for word in text.split_inclusive(|c: char| c.is_whitespace() || is_quote(c)) {
-        let start = word.trim_start_matches('(');
-        let end = word.find('?').filter(|at| start.starts_with('/') || word[..*at].contains("://"));
+    for token in text.split_inclusive(|c: char| c.is_whitespace() || is_quote(c)) {
+        let start = token.trim_start_matches('(');
+        let end = token.find('?').filter(|at| start.starts_with('/') || token[..*at].contains("://"));
         let Some(at) = end else {
-            out += word;
+            out += token;
             continue;
         };
-        let query = &word[at + 1..];
+        let query = &token[at + 1..];
         let is_end = |c: char| c.is_whitespace() || is_quote(c) || matches!(c, ':' | ';' | ',' | ')' | '.');
         // Punctuation at the end belongs to the sentence, not to the query.
         let after = query.trim_end_matches(is_end).len();
-        out += &word[..=at];
+        out += &token[..=at];
         if after > 0 {
             out.push('…');
         }

@@ -69,8 +69,8 @@ impl Sink for BodySink {
     fn body(&mut self, req: ReqId, bytes: &[u8]) {
         let Some(cursor) = self.cursors.get_mut(&req) else { return };
         if cursor.offset < html_page::SNIFF_LEN as u64 && cursor.offset == self.prefix.len() as u64 {
-            let more = (html_page::SNIFF_LEN - self.prefix.len()).min(bytes.len());
-            self.prefix.extend_from_slice(&bytes[..more]);
+            let added = (html_page::SNIFF_LEN - self.prefix.len()).min(bytes.len());
+            self.prefix.extend_from_slice(&bytes[..added]);
         }
         // The sink cannot return an error. It is kept until the driver takes it, before it processes the event.
         if let Err(error) = self.store.write(cursor.offset, bytes) {

@@ -162,16 +162,16 @@ impl ClientContext {
     }
 
     /// Records the RTT of a busy connection of a link, including its queueing delay.
-    pub(super) fn record_loaded_rtt(&self, link: &str, round_trip: Duration) {
-        if !round_trip.is_zero() {
-            self.loaded_rtts.borrow_mut().insert(link.to_owned(), (std::time::Instant::now(), round_trip));
+    pub(super) fn record_loaded_rtt(&self, link: &str, rtt: Duration) {
+        if !rtt.is_zero() {
+            self.loaded_rtts.borrow_mut().insert(link.to_owned(), (std::time::Instant::now(), rtt));
         }
     }
 
     /// The last RTT of a link under load, if it is recent (at most [`LOADED_RTT_MAX_AGE`]).
     pub(super) fn loaded_rtt(&self, link: &str) -> Option<Duration> {
         let busy = self.loaded_rtts.borrow();
-        busy.get(link).filter(|(at, _)| at.elapsed() < LOADED_RTT_MAX_AGE).map(|(_, round_trip)| *round_trip)
+        busy.get(link).filter(|(at, _)| at.elapsed() < LOADED_RTT_MAX_AGE).map(|(_, rtt)| *rtt)
     }
 
     /// Number of idle connections in the pool.

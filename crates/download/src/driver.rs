@@ -462,12 +462,12 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
             self.transfer.forward_notes();
         }
         let end = self.transfer.body.store.consumed();
-        let more = end > self.transfer.consumed_end;
-        if more {
+        let has_more = end > self.transfer.consumed_end;
+        if has_more {
             self.transfer.consumed_end = end;
             self.feed_machine(Input::Consumed { end });
         }
-        more
+        has_more
     }
 
     fn sample_paths(&mut self) {

@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn the_error_names_the_problem() {
-        for (inner, says) in [
+        for (inner, expected) in [
             ("", "`d/a.iso` has no http or https URL"),
             ("<url>ftp://h/f</url>", "has no http or https URL"),
             (
@@ -373,7 +373,7 @@ mod tests {
             ),
             ("<url>", "not XML"),
         ] {
-            assert!(parse_error(inner).contains(says), "{inner}: {}", parse_error(inner));
+            assert!(parse_error(inner).contains(expected), "{inner}: {}", parse_error(inner));
         }
         for name in ["../x", "/etc/passwd", "a/../b", "a//b", "", "a\\b", "a&#10;b", "."] {
             let text = format!("<metalink><file name=\"{name}\"><url>http://h/f</url></file></metalink>");
@@ -416,11 +416,11 @@ mod tests {
                 format!("<hash>{}</hash>", "a".repeat(40)).repeat(count)
             )
         };
-        let whole = format!("<hash type=\"sha-256\">{DIGEST}</hash>");
+        let hash_element = format!("<hash type=\"sha-256\">{DIGEST}</hash>");
         let text = format!(
             "<metalink><file name=\"ftp\"><url>ftp://h/f</url></file><file name=\"../n\"><url>http://h/f</url></file>\
              <file name=\"wrong\"><url>http://h/f</url><size>100</size>{two}</file>\
-             <file name=\"whole\"><url>http://h/f</url><size>100</size>{whole}{two}</file>\
+             <file name=\"whole\"><url>http://h/f</url><size>100</size>{hash_element}{two}</file>\
              <file name=\"unsized\"><url>http://h/f</url>{two}</file></metalink>",
             two = pieces(2)
         );

@@ -127,8 +127,8 @@ pub(crate) fn quote_name(name: &str) -> String {
 /// The parameters after the disposition type, without quotes and escapes.
 fn disposition_parameters(field: &str) -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let Some((_, mut rest)) = field.split_once(';') else { return found };
-    while let Some((name, after)) = rest.split_once('=') {
+    let Some((_, mut remaining)) = field.split_once(';') else { return found };
+    while let Some((name, after)) = remaining.split_once('=') {
         let after = after.trim_start();
         let (value, next) = match after.strip_prefix('"') {
             Some(quoted) => unquote(quoted),
@@ -140,7 +140,7 @@ fn disposition_parameters(field: &str) -> Vec<(String, String)> {
         // A parameter without a value may precede this one.
         let name = name.rsplit(';').next().unwrap_or(name);
         found.push((name.trim().to_owned(), value));
-        rest = next;
+        remaining = next;
     }
     found
 }
@@ -152,8 +152,8 @@ fn unquote(quoted: &str) -> (String, &str) {
     while let Some((at, c)) = chars.next() {
         match c {
             '"' => {
-                let rest = &quoted[at + 1..];
-                return (value, rest.split_once(';').map_or("", |(_, next)| next));
+                let remaining = &quoted[at + 1..];
+                return (value, remaining.split_once(';').map_or("", |(_, next)| next));
             }
             '\\' => value.extend(chars.next().map(|(_, c)| c)),
             c => value.push(c),
@@ -412,9 +412,9 @@ mod tests {
             let note = note.unwrap();
             assert!(note.chars().all(|c| c.is_ascii() && !c.is_control()), "{note}");
         }
-        for nothing in ["", "-", "...", " ", "\u{200b}", "\u{202e}\u{2028}", "-~.", "a/"] {
-            assert_eq!(sanitize_name(nothing), None, "{nothing:?}");
-            let field = format!("attachment; filename=\"{nothing}\"");
+        for unusable_name in ["", "-", "...", " ", "\u{200b}", "\u{202e}\u{2028}", "-~.", "a/"] {
+            assert_eq!(sanitize_name(unusable_name), None, "{unusable_name:?}");
+            let field = format!("attachment; filename=\"{unusable_name}\"");
             assert_eq!(name(Some(&field), "http://h/"), "download");
         }
         assert_eq!(sanitize_name("na\u{ef}ve \u{6587}.txt").unwrap().note, None);

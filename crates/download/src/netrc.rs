@@ -82,7 +82,7 @@ impl Tokens<'_> {
             if !self.remaining.starts_with('#') {
                 break;
             }
-            self.remaining = self.remaining.split_once('\n').map_or("", |(_, rest)| rest);
+            self.remaining = self.remaining.split_once('\n').map_or("", |(_, remaining)| remaining);
         }
         let mut chars = self.remaining.char_indices().peekable();
         let is_quoted = chars.next_if(|(_, c)| *c == '"').is_some();
@@ -120,10 +120,11 @@ mod tests {
                     machine B.example login x account y password z\nmachine c.example password only\n\
                     machine a.example login second password second\ndefault login anonymous password guest";
         let logins = parse(text).unwrap();
-        let of = |host: &str| logins.hosts.get(host).map(|(login, password)| (login.as_str(), password.as_str()));
-        assert_eq!(of("a.example"), Some(("me", "s 3\"")));
-        assert_eq!(of("b.example"), Some(("x", "z")));
-        assert_eq!((of("c.example"), of("evil")), (None, None));
+        let login_of =
+            |host: &str| logins.hosts.get(host).map(|(login, password)| (login.as_str(), password.as_str()));
+        assert_eq!(login_of("a.example"), Some(("me", "s 3\"")));
+        assert_eq!(login_of("b.example"), Some(("x", "z")));
+        assert_eq!((login_of("c.example"), login_of("evil")), (None, None));
         assert_eq!(logins.default, Some(("anonymous".into(), "guest".into())));
         assert!(parse("").unwrap().hosts.is_empty() && parse(" \n").unwrap().hosts.is_empty());
         assert_eq!(parse("machine h login x").unwrap().hosts["h"], ("x".into(), String::new()));

@@ -244,8 +244,8 @@ impl RangeDownloadTask {
                 let busy: Vec<LinkId> = driver.logged.machine().busy_links().collect();
                 adapter.0.borrow_mut().on_busy_links(&busy, &name);
                 for (_, link, path) in driver.transfer.conns.path_samples() {
-                    let round_trip = if path.rcv_rtt.is_zero() { path.rtt } else { path.rcv_rtt };
-                    context.record_loaded_rtt(&name(link), round_trip.max(path.min_rtt));
+                    let rtt = if path.rcv_rtt.is_zero() { path.rtt } else { path.rcv_rtt };
+                    context.record_loaded_rtt(&name(link), rtt.max(path.min_rtt));
                 }
                 adapter.0.borrow_mut().on_estimates(&driver.logged.machine().estimates(), &name);
                 let input = adapter.0.borrow_mut().player_input(driver.logged.machine());
@@ -331,10 +331,10 @@ mod tests {
 
     #[test]
     fn bytes_outside_the_range_count_as_received() {
-        let have = |from, to| range_download(from, to).resume_state().unwrap().ranges;
-        assert_eq!(have(0, None), []);
-        assert_eq!(have(10, None), [ByteRange::new(0, 10)]);
-        assert_eq!(have(10, Some(20)), [ByteRange::new(0, 10), ByteRange::new(20, 100)]);
-        assert_eq!(have(0, Some(1000)), []);
+        let stored_ranges = |from, to| range_download(from, to).resume_state().unwrap().ranges;
+        assert_eq!(stored_ranges(0, None), []);
+        assert_eq!(stored_ranges(10, None), [ByteRange::new(0, 10)]);
+        assert_eq!(stored_ranges(10, Some(20)), [ByteRange::new(0, 10), ByteRange::new(20, 100)]);
+        assert_eq!(stored_ranges(0, Some(1000)), []);
     }
 }

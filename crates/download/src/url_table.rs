@@ -386,20 +386,20 @@ mod tests {
         let user = Some(("me".to_owned(), "pass".to_owned()));
         let credential_origin = Some(url("https://a.example/f"));
         let credentials = Credentials { headers: fields(), user, credential_origin, ..Credentials::default() };
-        let mut o = UrlTable::from_mirrors(&mirrors, &credentials);
-        assert_eq!(names(&o, UrlId(0)), ALL_HEADERS);
-        assert_eq!(names(&o, UrlId(1)), ["x-id", "user-agent"]);
-        assert_eq!(names(&o, UrlId(2)), ["x-id", "user-agent", "authorization"]);
-        assert_eq!(names(&o, UrlId(3)), [""; 0]);
-        let redirected = o.resolve_redirect(UrlId(3), "https://a.example/g", server()).unwrap();
-        assert_eq!(names(&o, redirected), [""; 0]);
+        let mut table = UrlTable::from_mirrors(&mirrors, &credentials);
+        assert_eq!(names(&table, UrlId(0)), ALL_HEADERS);
+        assert_eq!(names(&table, UrlId(1)), ["x-id", "user-agent"]);
+        assert_eq!(names(&table, UrlId(2)), ["x-id", "user-agent", "authorization"]);
+        assert_eq!(names(&table, UrlId(3)), [""; 0]);
+        let redirected = table.resolve_redirect(UrlId(3), "https://a.example/g", server()).unwrap();
+        assert_eq!(names(&table, redirected), [""; 0]);
         assert_eq!(
-            o.add_mirror(UrlId(0), &url("http://a.example/plain"), server()),
+            table.add_mirror(UrlId(0), &url("http://a.example/plain"), server()),
             None,
             "an https download gets no http mirror"
         );
-        let advertised = o.add_mirror(UrlId(0), &url("https://a.example/duplicate"), server()).unwrap();
-        assert_eq!(names(&o, advertised), [""; 0]);
+        let advertised = table.add_mirror(UrlId(0), &url("https://a.example/duplicate"), server()).unwrap();
+        assert_eq!(names(&table, advertised), [""; 0]);
         let mut o = UrlTable::from_mirrors(&mirrors[..1], &Credentials { send_to_all_hosts: true, ..credentials });
         let redirected = o.resolve_redirect(UrlId(0), "https://b.example/g", server()).unwrap();
         assert_eq!(names(&o, redirected), ALL_HEADERS, "the user allows it");
@@ -410,25 +410,26 @@ mod tests {
         let url = |text: &str| text.parse::<Url>().unwrap();
         let untrusted = MirrorUrl { is_untrusted: true, ..MirrorUrl::from_user(url("https://b.example.com/f")) };
         let credentials = Credentials { headers: fields(), ..Credentials::default() };
-        let mut o = UrlTable::from_mirrors(
+        let mut table = UrlTable::from_mirrors(
             &[MirrorUrl::from_user(url("https://a.example.com/f")), untrusted],
             &credentials,
         );
-        let redirected = o.resolve_redirect(UrlId(0), "https://c.example.com/f", server()).unwrap();
+        let redirected = table.resolve_redirect(UrlId(0), "https://c.example.com/f", server()).unwrap();
         let sent = |o: &UrlTable, id| {
             let get = o.request_for(id, RequestRange::Full, None).unwrap();
             let cookies = get.headers.iter().filter(|(name, _)| *name == COOKIE);
             cookies.map(|(_, value)| value.to_str().unwrap().to_owned()).collect::<Vec<_>>()
         };
         // A mirror that a server named cannot set cookies.
-        o.store_cookies(UrlId(1), &["m=1; Domain=example.com; Path=/".to_owned()]);
-        assert_eq!(sent(&o, redirected), [""; 0]);
-        o.store_cookies(UrlId(0), &["own=1; Path=/".to_owned(), "all=1; Domain=example.com; Path=/".to_owned()]);
-        assert_eq!(sent(&o, redirected), ["all=1"]);
-        let mut own: Vec<_> = sent(&o, UrlId(0))[0].split("; ").map(str::to_owned).collect();
-        own.sort_unstable();
-        assert_eq!(own, ["all=1", "own=1"]);
-        assert_eq!(sent(&o, UrlId(1)), [""; 0]);
+        table.store_cookies(UrlId(1), &["m=1; Domain=example.com; Path=/".to_owned()]);
+        assert_eq!(sent(&table, redirected), [""; 0]);
+        table
+            .store_cookies(UrlId(0), &["own=1; Path=/".to_owned(), "all=1; Domain=example.com; Path=/".to_owned()]);
+        assert_eq!(sent(&table, redirected), ["all=1"]);
+        let mut cookies: Vec<_> = sent(&table, UrlId(0))[0].split("; ").map(str::to_owned).collect();
+        cookies.sort_unstable();
+        assert_eq!(cookies, ["all=1", "own=1"]);
+        assert_eq!(sent(&table, UrlId(1)), [""; 0]);
     }
 
     #[test]
@@ -442,31 +443,31 @@ mod tests {
 
     #[test]
     fn a_redirect_leads_at_most_to_the_zone_of_its_server() {
-        let mut o = origins("http://a.example/f");
+        let mut table = origins("http://a.example/f");
         let loopback: SocketAddr = "127.0.0.1:80".parse().unwrap();
         let mut refuses = |from, to: &str, server: &str, address: &str| {
-            let id = o.resolve_redirect(from, to, server.parse().ok()).unwrap();
-            (id, o.egress(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_err())
+            let id = table.resolve_redirect(from, to, server.parse().ok()).unwrap();
+            (id, table.egress(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_err())
         };
-        let (elsewhere, refused) = refuses(UrlId(0), "http://b.example/1", "203.0.113.9", "127.0.0.1");
+        let (other_id, refused) = refuses(UrlId(0), "http://b.example/1", "203.0.113.9", "127.0.0.1");
         assert!(refused);
         // The target inherits the restriction, whatever the address of the redirecting server.
-        assert!(refuses(elsewhere, "http://c.example/", "127.0.0.1", "127.0.0.1").1);
-        assert!(refuses(elsewhere, "http://c.example/2", "127.0.0.1", "10.0.0.1").1);
+        assert!(refuses(other_id, "http://c.example/", "127.0.0.1", "127.0.0.1").1);
+        assert!(refuses(other_id, "http://c.example/2", "127.0.0.1", "10.0.0.1").1);
         assert!(!refuses(UrlId(0), "http://d.example/", "127.0.0.1", "127.0.0.1").1);
         assert!(!refuses(UrlId(0), "http://e.example/", "10.0.0.1", "192.168.0.1").1);
         assert!(refuses(UrlId(0), "http://f.example/", "10.0.0.1", "127.0.0.1").1);
         // The host that the user named is not restricted.
         assert!(!refuses(UrlId(0), "https://a.example/g", "203.0.113.9", "127.0.0.1").1);
-        assert!(o.egress(UrlId(0)).unwrap().check(loopback).is_ok());
+        assert!(table.egress(UrlId(0)).unwrap().check(loopback).is_ok());
     }
 
     #[test]
     fn another_port_of_a_name_counts_as_another_service() {
-        let mut o = origins("http://a.example/f");
+        let mut table = origins("http://a.example/f");
         let mut leads = |to: &str, server: &str, address: &str| {
-            let id = o.resolve_redirect(UrlId(0), to, server.parse().ok()).unwrap();
-            o.egress(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_ok()
+            let id = table.resolve_redirect(UrlId(0), to, server.parse().ok()).unwrap();
+            table.egress(id).unwrap().check(SocketAddr::new(address.parse().unwrap(), 80)).is_ok()
         };
         // A name with a public and a private address: the public server leads only to the public address.
         assert!(!leads("http://a.example:7001/secret", "203.0.113.9", "10.9.0.1"));
@@ -485,26 +486,27 @@ mod tests {
 
     #[test]
     fn redirects_to_ever_new_urls_are_followed() {
-        let mut o = origins("http://a.example/f");
-        let first = o.resolve_redirect(UrlId(0), "/first", server()).unwrap();
+        let mut table = origins("http://a.example/f");
+        let first = table.resolve_redirect(UrlId(0), "/first", server()).unwrap();
         let mut ids = BTreeSet::from([UrlId(0), first]);
-        for n in 0..70_000_u32 {
-            if o.is_full() {
-                o.evict_redirects(&BTreeSet::from([first]));
+        for index in 0..70_000_u32 {
+            if table.is_full() {
+                table.evict_redirects(&BTreeSet::from([first]));
             }
-            let id = o.resolve_redirect(UrlId(0), &format!("/once/{n}"), server()).unwrap();
-            assert_eq!(o.url(id).map(Url::path), Some(&*format!("/once/{n}")));
-            if n < 60_000 {
+            let id = table.resolve_redirect(UrlId(0), &format!("/once/{index}"), server()).unwrap();
+            assert_eq!(table.url(id).map(Url::path), Some(&*format!("/once/{index}")));
+            if index < 60_000 {
                 assert!(ids.insert(id), "an ID was reused early");
             }
-            let before =
-                o.resolve_redirect(UrlId(0), &format!("/once/{}", n.saturating_sub(100)), server()).unwrap();
-            assert_eq!(o.url(before).map(Url::path), Some(&*format!("/once/{}", n.saturating_sub(100))));
-            assert!(o.entries.len() <= MAX_URLS && o.ids.len() <= MAX_URLS);
+            let before = table
+                .resolve_redirect(UrlId(0), &format!("/once/{}", index.saturating_sub(100)), server())
+                .unwrap();
+            assert_eq!(table.url(before).map(Url::path), Some(&*format!("/once/{}", index.saturating_sub(100))));
+            assert!(table.entries.len() <= MAX_URLS && table.ids.len() <= MAX_URLS);
         }
         // Mirrors and URLs in use are kept.
-        assert_eq!(o.url(UrlId(0)).map(Url::path), Some("/f"));
-        assert_eq!(o.url(first).map(Url::path), Some("/first"));
+        assert_eq!(table.url(UrlId(0)).map(Url::path), Some("/f"));
+        assert_eq!(table.url(first).map(Url::path), Some("/first"));
     }
 
     #[test]
@@ -520,28 +522,28 @@ mod tests {
             assert!(fields.next().is_none());
             one
         };
-        let mut o = UrlTable::new(&"http://a.example/f".parse().unwrap(), &[], None);
-        let target = o.resolve_redirect(UrlId(0), "http://u:p%40:q@b.example/g", server()).unwrap();
-        assert_eq!(sent(&o, target).as_deref(), Some("u:p@:q"));
-        assert_eq!(o.url(target).map(Url::as_str), Some("http://b.example/g"));
-        assert_eq!(sent(&o, UrlId(0)), None);
-        let further = o.resolve_redirect(target, "/h", server()).unwrap();
-        assert_eq!(sent(&o, further).as_deref(), Some("u:p@:q"));
-        for elsewhere in
+        let mut table = UrlTable::new(&"http://a.example/f".parse().unwrap(), &[], None);
+        let target = table.resolve_redirect(UrlId(0), "http://u:p%40:q@b.example/g", server()).unwrap();
+        assert_eq!(sent(&table, target).as_deref(), Some("u:p@:q"));
+        assert_eq!(table.url(target).map(Url::as_str), Some("http://b.example/g"));
+        assert_eq!(sent(&table, UrlId(0)), None);
+        let further = table.resolve_redirect(target, "/h", server()).unwrap();
+        assert_eq!(sent(&table, further).as_deref(), Some("u:p@:q"));
+        for other_url in
             ["http://b.example:81/h", "https://b.example/h", "http://c.example/h", "http://a.example/f"]
         {
-            let id = o.resolve_redirect(target, elsewhere, server()).unwrap();
-            assert_eq!(sent(&o, id), None, "{elsewhere}");
+            let id = table.resolve_redirect(target, other_url, server()).unwrap();
+            assert_eq!(sent(&table, id), None, "{other_url}");
         }
         // The same URL without the login, or with another one, is another entry.
-        let bare = o.resolve_redirect(UrlId(0), "http://b.example/g", server()).unwrap();
-        assert_eq!(sent(&o, bare), None);
-        let other = o.resolve_redirect(UrlId(0), "http://v@b.example/g", server()).unwrap();
-        assert_eq!(sent(&o, other).as_deref(), Some("v:"));
+        let bare = table.resolve_redirect(UrlId(0), "http://b.example/g", server()).unwrap();
+        assert_eq!(sent(&table, bare), None);
+        let other = table.resolve_redirect(UrlId(0), "http://v@b.example/g", server()).unwrap();
+        assert_eq!(sent(&table, other).as_deref(), Some("v:"));
         // It replaces the user's own login at the same origin, and never appears in a message.
         let mut o = origins("https://a.example/f");
-        let own = o.resolve_redirect(UrlId(0), "https://u:p@a.example/g", server()).unwrap();
-        assert_eq!(sent(&o, own).as_deref(), Some("u:p"));
+        let redirected = o.resolve_redirect(UrlId(0), "https://u:p@a.example/g", server()).unwrap();
+        assert_eq!(sent(&o, redirected).as_deref(), Some("u:p"));
         assert_eq!(sent(&o, UrlId(0)).as_deref(), Some("me:pass"));
         for bad in ["http://u:hidden@a.example/", "ftp://u:hidden@a.example/", "http://u:hidden@[::1"] {
             let why = o.resolve_redirect(UrlId(0), bad, server()).unwrap_err();

@@ -33,12 +33,12 @@ struct ServerCounts {
 }
 
 /// Resets each HTTP/2 stream, or closes the connection if `goes_away`. Over HTTP/1.1 it serves ranges of `data`.
-async fn serve(tls: TlsStream<TcpStream>, goes_away: bool, data: Arc<Vec<u8>>, counts: Arc<ServerCounts>) {
+async fn serve(tls: TlsStream<TcpStream>, sends_goaway: bool, data: Arc<Vec<u8>>, counts: Arc<ServerCounts>) {
     if tls.get_ref().1.alpn_protocol() == Some(b"h2") {
         counts.http2.fetch_add(1, Ordering::Relaxed);
         let Ok(mut incoming) = h2::server::handshake(tls).await else { return };
         while let Some(Ok((_, mut answer))) = incoming.accept().await {
-            if goes_away {
+            if sends_goaway {
                 incoming.abrupt_shutdown(Reason::HTTP_1_1_REQUIRED);
             } else {
                 answer.send_reset(Reason::HTTP_1_1_REQUIRED);
@@ -92,7 +92,7 @@ impl BatchObserver for RecordingObserver {
 
 #[test]
 fn http_1_1_is_used_when_the_server_requires_it() {
-    for goes_away in [false, true] {
+    for sends_goaway in [false, true] {
         let identity = make_identity("localhost", None);
         let dir = tempfile::tempdir().expect("a directory");
         let ca = dir.path().join("ca.pem");
@@ -116,7 +116,7 @@ fn http_1_1_is_used_when_the_server_requires_it() {
                     let (acceptor, all, counted) = (acceptor.clone(), Arc::clone(&all), Arc::clone(&counted));
                     tokio::spawn(async move {
                         if let Ok(tls) = acceptor.accept(tcp).await {
-                            serve(tls, goes_away, all, counted).await;
+                            serve(tls, sends_goaway, all, counted).await;
                         }
                     });
                 }
@@ -151,7 +151,7 @@ fn http_1_1_is_used_when_the_server_requires_it() {
         assert!(std::fs::read(&target).expect("a file") == *data);
         assert!(lines.messages.is_empty(), "{:?}", lines.messages);
         let counts = (counts.http2.load(Ordering::Relaxed), counts.http1.load(Ordering::Relaxed));
-        assert_eq!(counts.0, 1, "goes away: {goes_away}: HTTP/2 was offered again: {counts:?}");
-        assert_eq!(report.links[0].retries, 0, "goes away: {goes_away}");
+        assert_eq!(counts.0, 1, "goes away: {sends_goaway}: HTTP/2 was offered again: {counts:?}");
+        assert_eq!(report.links[0].retries, 0, "goes away: {sends_goaway}");
     }
 }

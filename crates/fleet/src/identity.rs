@@ -30,7 +30,7 @@ impl Role {
         [(Self::Edge, "edge"), (Self::Relay, "relay"), (Self::Fleet, "fleet"), (Self::Operator, "operator")];
 
     fn as_str(self) -> &'static str {
-        Self::ALL.iter().find(|(role, _)| *role == self).map_or("", |(_, word)| word)
+        Self::ALL.iter().find(|(role, _)| *role == self).map_or("", |(_, name)| name)
     }
 }
 
@@ -43,7 +43,7 @@ impl Display for Role {
 impl FromStr for Role {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.iter().find(|(_, word)| *word == text).map(|(role, _)| *role);
+        let found = Self::ALL.iter().find(|(_, name)| *name == text).map(|(role, _)| *role);
         found.ok_or_else(|| format!("`{text}` is not a role: expected edge, relay, fleet or operator"))
     }
 }
@@ -82,7 +82,7 @@ impl Display for Identity {
 impl FromStr for Identity {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let parts = text.strip_prefix(SCHEME).and_then(|rest| rest.split_once('/'));
+        let parts = text.strip_prefix(SCHEME).and_then(|remaining| remaining.split_once('/'));
         let (role, name) = parts.ok_or_else(|| format!("`{text}` is not {SCHEME}ROLE/NAME"))?;
         Ok(Self { role: role.parse()?, name: name.parse()? })
     }

@@ -396,7 +396,7 @@ impl LinkDialer {
         link: &str,
         started_at: std::time::Instant,
         result: io::Result<ConnObservation>,
-        works: bool,
+        is_usable: bool,
     ) {
         let failure = self.lock().choice.failure(link);
         let outcome = match result.map_err(|error| classify_error(&error)) {
@@ -405,7 +405,7 @@ impl LinkDialer {
             Ok(_) => Outcome::Connected(started_at.elapsed()),
             // The relay itself may be unresponsive.
             Err(_) if failure.is_none() => return,
-            Err(kind) if works => Outcome::Failed(kind),
+            Err(kind) if is_usable => Outcome::Failed(kind),
             Err(LinkFailure::WrongCertificate) => Outcome::Suspected,
             Err(LinkFailure::Dns) => return,
             Err(_) if failure == Some(LinkFailure::WrongCertificate) => Outcome::Retracted,
@@ -526,7 +526,7 @@ fn is_down_and_preferred_to(other: &Interface, link: &Interface) -> bool {
     let is_down = matches!(other.usability, Usability::Unused(UnusedReason::NoCarrier | UnusedReason::Down));
     is_down
         && route_preference(other)
-            .is_some_and(|of_other| route_preference(link).is_none_or(|of_link| of_other < of_link))
+            .is_some_and(|other_preference| route_preference(link).is_none_or(|of_link| other_preference < of_link))
 }
 
 /// A plain TCP connection, bound to this device.

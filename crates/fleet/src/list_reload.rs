@@ -53,13 +53,13 @@ impl ListReload {
     }
 
     /// Reads the file again, whether or not it has changed. If it cannot be read, logs the error and returns `held`.
-    fn reread(&self, held: RevocationFile) -> RevocationFile {
-        let mut read = held.clone();
+    fn reread(&self, loaded: RevocationFile) -> RevocationFile {
+        let mut read = loaded.clone();
         match read.reread() {
             Ok(_) => read,
             Err(error) => {
                 self.report(error.to_string(), true);
-                held
+                loaded
             }
         }
     }
@@ -68,15 +68,15 @@ impl ListReload {
     ///
     /// # Errors
     /// If the file cannot be read, is damaged, or belongs to another authority.
-    pub(crate) fn changed(&self, held: &RevocationFile) -> Result<Option<RevocationFile>, CaError> {
-        let mut read = held.clone();
+    pub(crate) fn changed(&self, loaded: &RevocationFile) -> Result<Option<RevocationFile>, CaError> {
+        let mut read = loaded.clone();
         let is_new = match read.refresh() {
             Err(error) if error.is_out_of_descriptors() => {
-                let mut kept = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
                 // Close the spare descriptor here, and reopen it after the list has been read.
-                *kept = None;
+                *spare = None;
                 let is_new = read.refresh();
-                *kept = open_spare();
+                *spare = open_spare();
                 is_new?
             }
             refreshed => refreshed?,

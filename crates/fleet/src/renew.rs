@@ -76,7 +76,7 @@ impl MemberCert {
 
     fn write(&self, new: &Renewed) -> Result<(), CaError> {
         match (new.write(&self.files), &self.fallback) {
-            (Err(_), Some(kept)) => new.write(kept),
+            (Err(_), Some(previous)) => new.write(previous),
             (done, _) => done,
         }
     }
@@ -233,7 +233,8 @@ fn reload(
     let read = files.read().map_err(|error| error.to_string()).and_then(|loaded| {
         // rustls checks that key and certificate match.
         client_config(&loaded, None, true).map_err(|error| error.to_string())?;
-        let identity = |of: &Credentials| of.peer().map(|peer| peer.identity).map_err(|error| error.to_string());
+        let identity =
+            |member: &Credentials| member.peer().map(|peer| peer.identity).map_err(|error| error.to_string());
         let (new, old) = (identity(&loaded)?, identity(credentials)?);
         if !loaded.is_signed_by_authority() {
             return Err(format!("it is not signed by the authority in {}", files.files.authority.display()));

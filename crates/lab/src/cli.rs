@@ -31,12 +31,12 @@ use crate::{
 #[command(name = NAME, version, max_term_width = 100, subcommand_required = true, after_help = AFTER_HELP)]
 pub struct Cli {
     #[command(subcommand)]
-    verb: Verb,
+    subcommand: LabCommand,
 }
 
 /// Commands of `marline-lab`.
 #[derive(Clone, Debug, Subcommand)]
-enum Verb {
+enum LabCommand {
     /// Run any command over emulated links, against a real server.
     #[command(after_help = AFTER_EXEC)]
     Exec(ExecArgs),
@@ -133,13 +133,13 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 /// Runs the command and returns the exit code of the process.
 fn run(cli: Cli) -> u8 {
-    let result = match cli.verb {
-        Verb::Exec(exec) => run_exec(exec),
-        Verb::Demo(demo) => demo::run(&demo),
-        Verb::Run(run) => runner::command::run(&run),
-        Verb::Reproduce(paper) => reproduce::run(&paper),
-        Verb::Bench(bench) => bench::run(&bench),
-        Verb::Doctor(args) => Ok(run_doctor(&args)),
+    let result = match cli.subcommand {
+        LabCommand::Exec(exec) => run_exec(exec),
+        LabCommand::Demo(demo) => demo::run(&demo),
+        LabCommand::Run(run) => runner::command::run(&run),
+        LabCommand::Reproduce(paper) => reproduce::run(&paper),
+        LabCommand::Bench(bench) => bench::run(&bench),
+        LabCommand::Doctor(args) => Ok(run_doctor(&args)),
     };
     result.unwrap_or_else(|error| {
         notice(&format!("marline-lab: {error}"));
@@ -200,9 +200,9 @@ fn check_placeholders(args: &ExecArgs) -> Result<(), LabError> {
     if args.serve.is_some() || args.server_command.is_some() {
         return Ok(());
     }
-    let text = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
-    match ["{url}", "{urls}", "{ca}"].into_iter().find(|word| text.contains(word)) {
-        Some(word) => Err(LabError::Spec(format!("{word}: nothing is served: add --serve"))),
+    let text = args.command.iter().map(|arg| arg.to_string_lossy()).collect::<Vec<_>>().join(" ");
+    match ["{url}", "{urls}", "{ca}"].into_iter().find(|placeholder| text.contains(placeholder)) {
+        Some(placeholder) => Err(LabError::Spec(format!("{placeholder}: nothing is served: add --serve"))),
         None => Ok(()),
     }
 }

@@ -65,7 +65,7 @@ pub(crate) fn client_task(command: &ClientCommand<'_>) -> Task {
     let file = command.directory.join(OUTPUT_FILE).to_string_lossy().into_owned();
     let links = links_of(command);
     let mut args: Vec<String> = Vec::new();
-    let mut add = |words: &[&str]| args.extend(words.iter().map(ToString::to_string));
+    let mut add = |more: &[&str]| args.extend(more.iter().map(ToString::to_string));
     let task = match command.client {
         Client::Marline { policy, .. } => {
             add(&["get", "--policy", policy.name(), "--output", &file]);
@@ -128,7 +128,7 @@ pub(crate) fn check_installed<'a>(clients: impl IntoIterator<Item = &'a Client>)
 mod tests {
     use super::*;
 
-    fn words(client: &str, secure: bool) -> String {
+    fn command_line(client: &str, secure: bool) -> String {
         let links: Vec<LinkSpec> =
             ["wifi,rate=8Mbit/s", "lte,rate=61Mbit/s"].iter().map(|l| l.parse().unwrap()).collect();
         let command = ClientCommand {
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn each_client_is_started_with_its_links() {
-        let measured = words("marline", false);
+        let measured = command_line("marline", false);
         assert!(
             measured.starts_with("/bin/marline get ")
                 && measured.contains("--json --quiet")
@@ -154,18 +154,18 @@ mod tests {
             "{measured}"
         );
         assert!(measured.contains("--link wifi --link lte") && measured.contains("--policy marline"), "{measured}");
-        let single = words("single:wifi", false);
+        let single = command_line("single:wifi", false);
         assert!(single.contains("--link wifi") && !single.contains("lte"), "{single}");
-        assert!(words("aria2-s16", false).contains("-s 16 -x 16 -k 1M --multiple-interface=wifi,lte"));
-        assert!(words("curl", false).contains("--interface lte "));
-        assert!(words("curl:wifi", false).contains("--interface wifi "));
+        assert!(command_line("aria2-s16", false).contains("-s 16 -x 16 -k 1M --multiple-interface=wifi,lte"));
+        assert!(command_line("curl", false).contains("--interface lte "));
+        assert!(command_line("curl:wifi", false).contains("--interface wifi "));
     }
 
     #[test]
     fn each_client_verifies_tls_with_the_labs_certificate_authority() {
         for client in ["marline", "aria2-s2", "curl"] {
-            let words = words(client, true);
-            assert!(words.contains("{ca}") && words.ends_with("{urls}"), "{words}");
+            let text = command_line(client, true);
+            assert!(text.contains("{ca}") && text.ends_with("{urls}"), "{text}");
         }
     }
 }

@@ -54,10 +54,10 @@ pub enum LabError {
         package: &'static str,
     },
     /// `marline` is not in the directory of this program, and the variable `MARLINE` is not set.
-    #[error("{}: not found: a lab runs the `marline` in its own directory: cargo build -p marline, or set MARLINE=FILE", beside.display())]
+    #[error("{}: not found: a lab runs the `marline` in its own directory: cargo build -p marline, or set MARLINE=FILE", expected_path.display())]
     NoProgram {
         /// The path at which it was expected.
-        beside: PathBuf,
+        expected_path: PathBuf,
     },
     /// The variable `MARLINE` names a file that does not exist.
     #[error("MARLINE={}: not found: name the program `marline`, or unset it to run the one beside this program", path.display())]

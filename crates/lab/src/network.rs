@@ -86,7 +86,7 @@ impl Namespaces {
     pub(crate) fn site(&self, site: usize) -> Option<&NetNs> {
         match site.checked_sub(1) {
             None => Some(&self.server),
-            Some(behind) => self.sites.get(behind),
+            Some(site) => self.sites.get(site),
         }
     }
 }

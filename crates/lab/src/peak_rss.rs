@@ -59,7 +59,7 @@ pub(crate) fn peak_rss_of(pid: u32) -> u64 {
 /// PIDs of the children of a process's first thread.
 fn children(pid: u32) -> Vec<u32> {
     let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().filter_map(|word| word.parse().ok()).collect()
+    list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 #[cfg(test)]

@@ -75,9 +75,10 @@ impl Task {
     /// Builds the command, with the placeholders replaced by their values.
     pub(crate) fn command(&self, placeholders: &[(&str, String)]) -> Command {
         let fill = |text: &OsString| match text.to_str() {
-            Some(text) => {
-                placeholders.iter().fold(text.to_string(), |t, (word, value)| t.replace(word, value)).into()
-            }
+            Some(text) => placeholders
+                .iter()
+                .fold(text.to_string(), |t, (placeholder, value)| t.replace(placeholder, value))
+                .into(),
             None => text.clone(),
         };
         let mut command = Command::new(fill(&self.program));
@@ -232,8 +233,9 @@ mod tests {
     #[test]
     fn placeholders_are_replaced() {
         let task = Task::new("curl").args(["-o", "x", "{url}?a={ca}"]).env("U", "{urls}");
-        let words = [("{url}", "http://h/f".to_string()), ("{urls}", "https://h/f".into()), ("{ca}", "/c".into())];
-        let command = task.command(&words);
+        let placeholders =
+            [("{url}", "http://h/f".to_string()), ("{urls}", "https://h/f".into()), ("{ca}", "/c".into())];
+        let command = task.command(&placeholders);
         let args: Vec<_> = command.get_args().collect();
         assert_eq!(args, ["-o", "x", "http://h/f?a=/c"]);
         assert!(command.get_envs().any(|(name, value)| name == "U" && value == Some("https://h/f".as_ref())));

@@ -70,9 +70,12 @@ pub(crate) fn trace_directories(options: &[PathBuf]) -> Vec<PathBuf> {
 pub(crate) fn trace_error_text(error: &TraceError, directories: &[PathBuf]) -> String {
     match error {
         TraceError::Unreadable { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
-            let paths: Vec<String> = directories.iter().map(|place| place.display().to_string()).collect();
-            let places = if paths.is_empty() { String::new() } else { format!(" and in {}", paths.join(", ")) };
-            format!("{error}; searched as written{places}; set its directory with --traces or MARLINE_TRACES")
+            let paths: Vec<String> = directories.iter().map(|dir| dir.display().to_string()).collect();
+            let searched_dirs =
+                if paths.is_empty() { String::new() } else { format!(" and in {}", paths.join(", ")) };
+            format!(
+                "{error}; searched as written{searched_dirs}; set its directory with --traces or MARLINE_TRACES"
+            )
         }
         _ => error.to_string(),
     }

@@ -180,16 +180,16 @@ mod tests {
         assert!(spec(&["lo,rate=8Mbit/s"], &[]).validate().is_err());
         assert!(spec(&[wifi], &["3s:lte=down"]).validate().is_err());
         assert!(spec(&["lte,trace=none.down"], &[]).validate().is_err());
-        let behind = |from, to, name: &str| {
+        let segment_spec = |from, to, name: &str| {
             let link = format!("{name},rate=100Mbit/s").parse().unwrap();
             LabSpec { segments: vec![Segment { from, to, link }], ..spec(&[wifi], &["3s:onward=down"]) }
         };
-        assert!(behind(0, 1, "onward").validate().is_ok());
-        assert!(LabSpec { server_site: 1, ..behind(0, 1, "onward") }.validate().is_ok());
-        assert!(LabSpec { server_site: 2, ..behind(0, 1, "onward") }.validate().is_err());
-        assert!(behind(1, 1, "onward").validate().is_err());
-        assert!(behind(0, MAX_SITES + 1, "onward").validate().is_err());
-        assert!(behind(0, 1, "wifi").validate().is_err());
+        assert!(segment_spec(0, 1, "onward").validate().is_ok());
+        assert!(LabSpec { server_site: 1, ..segment_spec(0, 1, "onward") }.validate().is_ok());
+        assert!(LabSpec { server_site: 2, ..segment_spec(0, 1, "onward") }.validate().is_err());
+        assert!(segment_spec(1, 1, "onward").validate().is_err());
+        assert!(segment_spec(0, MAX_SITES + 1, "onward").validate().is_err());
+        assert!(segment_spec(0, 1, "wifi").validate().is_err());
     }
 
     #[test]

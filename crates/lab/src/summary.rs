@@ -59,7 +59,7 @@ fn congestion_line(report: &CongestionReport) -> String {
 
 /// Lists the causes of dropped packets with their counts: full queue, CoDel, policer, loss, link down, too large.
 fn drop_causes(link: &LinkReport) -> String {
-    let of = |s: &DirectionStats| {
+    let counts_of = |s: &DirectionStats| {
         [
             s.dropped_queue_full,
             s.dropped_codel,
@@ -70,7 +70,8 @@ fn drop_causes(link: &LinkReport) -> String {
         ]
     };
     let names = ["queue", "codel", "police", "loss", "down", "large"];
-    let counts = of(&link.downlink).into_iter().zip(of(&link.uplink)).map(|(down, up)| (down + up).packets);
+    let counts =
+        counts_of(&link.downlink).into_iter().zip(counts_of(&link.uplink)).map(|(down, up)| (down + up).packets);
     let parts: Vec<_> =
         names.iter().zip(counts).filter(|(_, n)| *n > 0).map(|(name, n)| format!("{name} {n}")).collect();
     if parts.is_empty() { "-".into() } else { parts.join(" ") }

@@ -53,20 +53,22 @@ pub(crate) fn build_sites(
     congestion: Congestion,
 ) -> Result<(Vec<NetNs>, Vec<TunPair>), LabError> {
     let count = segments.iter().map(|segment| segment.from.max(segment.to)).max().unwrap_or(0);
-    let places = (1..=count).map(|site| NetNs::new().map_err(LabError::at_step(format!("site {site}"))));
-    let sites = places.collect::<Result<Vec<_>, _>>()?;
+    let namespaces = (1..=count).map(|site| NetNs::new().map_err(LabError::at_step(format!("site {site}"))));
+    let sites = namespaces.collect::<Result<Vec<_>, _>>()?;
     for (at, site) in (1..).zip(&sites) {
         site.run(|| configure_site(at)).map_err(LabError::at_step(format!("site {at}")))?;
     }
     if !segments.is_empty() {
         server.run(|| fs::write(IP_FORWARD, "1")).map_err(LabError::at_step(IP_FORWARD))?;
     }
-    let of = |site: usize| if site == 0 { Some(server) } else { sites.get(site - 1) };
-    let end = |own: usize, other: usize, link: &LinkSpec| {
+    let network_of = |site: usize| if site == 0 { Some(server) } else { sites.get(site - 1) };
+    let end = |site: usize, other: usize, link: &LinkSpec| {
         let step = || LabError::at_step(format!("segment {}", link.name));
-        let network = of(own).ok_or(io::ErrorKind::NotFound.into()).map_err(step())?;
+        let network = network_of(site).ok_or(io::ErrorKind::NotFound.into()).map_err(step())?;
         network
-            .run(|| create_tun(link).and_then(|tun| add_segment_routes(own, other, link, congestion).map(|()| tun)))
+            .run(|| {
+                create_tun(link).and_then(|tun| add_segment_routes(site, other, link, congestion).map(|()| tun))
+            })
             .map_err(step())
     };
     let pair = |segment: &Segment| {

@@ -12,13 +12,13 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-fn marline(words: &[&str]) -> Output {
-    Command::new(common::marline()).args(words).output().unwrap()
+fn marline(args: &[&str]) -> Output {
+    Command::new(common::marline()).args(args).output().unwrap()
 }
 
 #[test]
 fn invalid_arguments_are_refused_in_one_line_before_anything_changes() {
-    for (words, code, says) in [
+    for (args, code, expected) in [
         ("", 64, "--primary <IFACE>"),
         ("--primary lo", 64, "link lo: it is the loopback"),
         ("--primary lo --secondary lo", 64, "link lo: it is named twice"),
@@ -45,13 +45,13 @@ fn invalid_arguments_are_refused_in_one_line_before_anything_changes() {
         ("--primary lo --via relay.example:4443", 64, "a relay ends the connections that it carries"),
         ("status --run-dir /nonexistent/marline", 1, "no marline accel daemon runs in this network namespace"),
     ] {
-        let words: Vec<String> = words.split_whitespace().map(|word| word.replace('~', " ")).collect();
-        let words: Vec<&str> = std::iter::once("accel").chain(words.iter().map(String::as_str)).collect();
-        let output = marline(&words);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
-        assert!(said.contains(says) && said.lines().count() == 1, "{words:?}: {said}");
-        assert!(output.stdout.is_empty(), "{words:?}");
+        let args: Vec<String> = args.split_whitespace().map(|arg| arg.replace('~', " ")).collect();
+        let args: Vec<&str> = std::iter::once("accel").chain(args.iter().map(String::as_str)).collect();
+        let output = marline(&args);
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.lines().count() == 1, "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}");
     }
 }
 
@@ -253,18 +253,18 @@ exit 0
 "#;
 
 /// A file that a script has written.
-fn read(place: &Path, name: &str) -> String {
-    std::fs::read_to_string(place.join(name)).unwrap_or_default()
+fn read(dir: &Path, name: &str) -> String {
+    std::fs::read_to_string(dir.join(name)).unwrap_or_default()
 }
 
 /// Runs a script over two links with a server of so many bytes; false: this machine cannot, and the reason is printed.
-fn run_script(place: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
-    run_script_with(place, bytes, links, script, &[])
+fn run_script(dir: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
+    run_script_with(dir, bytes, links, script, &[])
 }
 
 /// The same, with these variables.
-fn run_script_with(place: &Path, bytes: &str, links: [&str; 2], script: &str, variables: &[(&str, &str)]) -> bool {
-    let lacks = |program: &str, word: &str| Command::new(program).arg(word).output().is_err();
+fn run_script_with(dir: &Path, bytes: &str, links: [&str; 2], script: &str, variables: &[(&str, &str)]) -> bool {
+    let lacks = |program: &str, arg: &str| Command::new(program).arg(arg).output().is_err();
     if lacks("iptables", "--version") || lacks("curl", "-V") {
         eprintln!("skipped: needs the programs iptables and curl");
         return false;
@@ -272,17 +272,17 @@ fn run_script_with(place: &Path, bytes: &str, links: [&str; 2], script: &str, va
     let mut command = common::lab();
     command.args(["exec", "--serve", bytes, "--link", links[0], "--link", links[1]]);
     command.args(["--", "bash", "-c", script]);
-    command.env("PLACE", place).env("HOME", place);
+    command.env("PLACE", dir).env("HOME", dir);
     command.envs(variables.iter().copied());
     let output = command.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let cannot = ["not permitted", "NFQUEUE"].iter().any(|word| said.contains(word));
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    let cannot = ["not permitted", "NFQUEUE"].iter().any(|pattern| stderr.contains(pattern));
     match output.status.code() {
-        Some(77) => eprintln!("skipped: {said}"),
-        Some(99) if cannot => eprintln!("skipped: marline accel: {said}"),
+        Some(77) => eprintln!("skipped: {stderr}"),
+        Some(99) if cannot => eprintln!("skipped: marline accel: {stderr}"),
         code => {
-            let (log, status) = (read(place, "daemon.log"), read(place, "status.json"));
-            assert_eq!(code, Some(0), "{said}\nthe daemon: {log}\n{status}");
+            let (log, status) = (read(dir, "daemon.log"), read(dir, "status.json"));
+            assert_eq!(code, Some(0), "{stderr}\nthe daemon: {log}\n{status}");
             return true;
         }
     }
@@ -294,19 +294,19 @@ const LOSSY: [&str; 2] = ["wifi,rate=20Mbit/s,rtt=50ms,loss=2%,uploss=0%", "lte,
 
 #[test]
 fn early_acked_holes_are_filled_after_it_is_killed() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let variables = [("BEFORE", "true"), ("AFTER", INTACT)];
-    if run_script_with(place.path(), "3MB", LOSSY, KILLED_WITH_HOLES, &variables) {
-        println!("{}", read(place.path(), "daemon.log"));
+    if run_script_with(dir.path(), "3MB", LOSSY, KILLED_WITH_HOLES, &variables) {
+        println!("{}", read(dir.path(), "daemon.log"));
     }
 }
 
 #[test]
 fn a_flow_that_cannot_be_repaired_when_it_is_killed_ends_with_an_error() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let variables = [("BEFORE", BARRED), ("AFTER", RESET)];
-    if run_script_with(place.path(), "3MB", LOSSY, KILLED_WITH_HOLES, &variables) {
-        println!("{}{}", read(place.path(), "ended.log"), read(place.path(), "daemon.log"));
+    if run_script_with(dir.path(), "3MB", LOSSY, KILLED_WITH_HOLES, &variables) {
+        println!("{}{}", read(dir.path(), "ended.log"), read(dir.path(), "daemon.log"));
     }
 }
 
@@ -316,46 +316,46 @@ fn a_run_directory_of_another_user_is_refused_and_nothing_planted_is_followed() 
         eprintln!("skipped: only root can give files away");
         return;
     }
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=20Mbit/s,rtt=20ms", "lte,rate=2Mbit/s,rtt=50ms"];
-    if run_script(place.path(), "1MB", links, PLANTED) {
-        let said = read(place.path(), "refused.log");
-        assert_eq!(read(place.path(), "refused.code").trim(), "1", "{said}");
-        assert!(said.lines().count() == 1 && said.contains("given: it belongs to another user"), "{said}");
-        assert!(said.contains("--run-dir"), "{said}");
+    if run_script(dir.path(), "1MB", links, PLANTED) {
+        let log = read(dir.path(), "refused.log");
+        assert_eq!(read(dir.path(), "refused.code").trim(), "1", "{log}");
+        assert!(log.lines().count() == 1 && log.contains("given: it belongs to another user"), "{log}");
+        assert!(log.contains("--run-dir"), "{log}");
     }
 }
 
 #[test]
 fn a_mirrored_connection_fills_holes_and_the_download_is_intact_without_its_link() {
     for then in ["true", "ip link set lte down"] {
-        let place = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let links = ["wifi,rate=10Mbit/s,rtt=50ms,loss=1%,uploss=0%", "lte,rate=900kbit/s,up=400kbit/s,rtt=100ms"];
         let script = format!("THEN='{then}'\n{MIRRORED}");
-        if !run_script(place.path(), "20MB", links, &script) {
+        if !run_script(dir.path(), "20MB", links, &script) {
             return;
         }
-        let filled: Value = serde_json::from_str(&read(place.path(), "filled.json")).unwrap();
+        let filled: Value = serde_json::from_str(&read(dir.path(), "filled.json")).unwrap();
         let conn = &filled[0]["flows"][0]["mirrored_conn"];
         assert!(
             conn["filled_bytes"].as_u64().unwrap() > 0 && conn["skipped_bytes"].as_u64().unwrap() > 0,
             "{conn}"
         );
         assert!(conn["received_bytes"].as_u64() > conn["filled_bytes"].as_u64(), "{conn}");
-        let text = read(place.path(), "status.txt");
+        let text = read(dir.path(), "status.txt");
         assert!(text.contains("a mirrored connection has filled"), "{text}");
-        println!("{then}: {}", read(place.path(), "status.json"));
+        println!("{then}: {}", read(dir.path(), "status.json"));
     }
 }
 
 #[test]
 fn a_download_is_intact_while_the_accelerator_starts_is_killed_and_stops() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=30Mbit/s,rtt=30ms", "lte,rate=2Mbit/s,rtt=80ms"];
-    if !run_script(place.path(), "6MB", links, CLIENT) {
+    if !run_script(dir.path(), "6MB", links, CLIENT) {
         return;
     }
-    let read = |name: &str| read(place.path(), name);
+    let read = |name: &str| read(dir.path(), name);
     let json = |name: &str| serde_json::from_str::<Value>(&read(name)).unwrap();
     let status = &json("status.json")[0];
     let names: Vec<&str> =

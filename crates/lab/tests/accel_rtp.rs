@@ -255,7 +255,7 @@ fn an_outage_costs_no_key_frame_and_reports_and_commands_continue() {
     let (stats, log, keys) = run(dir.path(), "alone", "");
     assert!(longest_gap(&keys) > 2.0, "the outage is visible in the film: {keys:?}");
     assert_eq!((stats["base_layer"].as_str(), count(&stats, "filled")), (Some("off"), 0));
-    let count_lines = |log: &[String], what: &str| log.iter().filter(|line| line.starts_with(what)).count();
+    let count_lines = |log: &[String], prefix: &str| log.iter().filter(|line| line.starts_with(prefix)).count();
     // The server receives more reports over the secondary link than over the primary link.
     let (first, second) = (count_lines(&log, "RR 10.1.0.2"), count_lines(&log, "RR 10.2.0.2"));
     assert!(second > 0 && second > first, "{log:?}");

@@ -12,9 +12,9 @@ use std::process::Output;
 use serde_json::Value;
 use tempfile::TempDir;
 
-fn reproduce(home: &TempDir, words: &[&str]) -> Output {
+fn reproduce(home: &TempDir, args: &[&str]) -> Output {
     let mut command = common::lab();
-    command.args(["reproduce", "bass"]).args(words).env("HOME", home.path());
+    command.args(["reproduce", "bass"]).args(args).env("HOME", home.path());
     command.current_dir(home.path()).output().unwrap()
 }
 
@@ -50,12 +50,12 @@ fn an_upload_goes_over_both_links_through_edge_and_relay() {
     }
     let rows = rows(&output);
     for client in ["tcp:wifi0", "tcp:lte0", "edge"] {
-        let is = |row: &&Value| row["policy"] == client && row["metric"] == "rate" && row["backend"] == "lab";
-        assert!(rows.iter().find(is).unwrap()["measured"].as_f64().unwrap() > 0.0, "{client}");
+        let is_row = |row: &&Value| row["policy"] == client && row["metric"] == "rate" && row["backend"] == "lab";
+        assert!(rows.iter().find(is_row).unwrap()["measured"].as_f64().unwrap() > 0.0, "{client}");
     }
     // An upload that ends at the relay itself.
-    let is = |row: &&Value| row["artefact"] == "F8" && row["metric"] == "rate";
-    assert!(rows.iter().find(is).unwrap()["measured"].as_f64().unwrap() > 0.0);
+    let is_row = |row: &&Value| row["artefact"] == "F8" && row["metric"] == "rate";
+    assert!(rows.iter().find(is_row).unwrap()["measured"].as_f64().unwrap() > 0.0);
 }
 
 #[test]

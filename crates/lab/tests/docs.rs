@@ -44,53 +44,55 @@ fn code(page: &str) -> Vec<String> {
 /// The words after each occurrence of `program` in a piece of code, up to the end of that command. An occurrence
 /// that is an argument of another command (`cargo test -p marline`) or in a comment does not count.
 fn commands<'a>(code: &'a str, program: &str) -> Vec<Vec<&'a str>> {
-    let ends = |word: &str| ["|", "||", "&&", "&", ";", ">", "2>", "--", "…"].contains(&word);
-    let words: Vec<&str> = code.split_whitespace().take_while(|word| !word.starts_with('#')).collect();
-    let begins = (0..words.len()).filter(|at| words[*at] == program && (*at == 0 || words[at - 1] != "-p"));
-    begins.map(|at| words[at + 1..].iter().copied().take_while(|word| !ends(word)).collect()).collect()
+    let ends = |token: &str| ["|", "||", "&&", "&", ";", ">", "2>", "--", "…"].contains(&token);
+    let tokens: Vec<&str> = code.split_whitespace().take_while(|token| !token.starts_with('#')).collect();
+    let begins = (0..tokens.len()).filter(|at| tokens[*at] == program && (*at == 0 || tokens[at - 1] != "-p"));
+    begins.map(|at| tokens[at + 1..].iter().copied().take_while(|token| !ends(token)).collect()).collect()
 }
 
-fn has_subcommand<'a>(command: &'a Command, word: &str) -> Option<&'a Command> {
-    command.get_subcommands().find(|sub| sub.get_name() == word || sub.get_all_aliases().any(|alias| alias == word))
+fn has_subcommand<'a>(command: &'a Command, token: &str) -> Option<&'a Command> {
+    command
+        .get_subcommands()
+        .find(|sub| sub.get_name() == token || sub.get_all_aliases().any(|alias| alias == token))
 }
 
-fn has_option(command: &Command, word: &str) -> bool {
-    let name = word.split('=').next().unwrap_or_default();
-    let is = |arg: &clap::Arg| match name.strip_prefix("--") {
+fn has_option(command: &Command, token: &str) -> bool {
+    let name = token.split('=').next().unwrap_or_default();
+    let is_option = |arg: &clap::Arg| match name.strip_prefix("--") {
         Some(long) => {
             arg.get_long() == Some(long) || arg.get_all_aliases().is_some_and(|aliases| aliases.contains(&long))
         }
         None => name.chars().nth(1).is_some_and(|short| arg.get_short() == Some(short)),
     };
-    command.get_arguments().any(is)
+    command.get_arguments().any(is_option)
 }
 
 /// What is wrong with these words after the program's name; `None` if they are valid.
-fn unknown(program: &Command, words: &[&str]) -> Option<String> {
+fn unknown(program: &Command, args: &[&str]) -> Option<String> {
     let (mut command, mut at_subcommand) = (program, true);
-    for word in words {
-        let word = word.trim_matches(|c| "[](),.:".contains(c));
-        let stands_for_any = !word.is_empty() && word.chars().all(|c| c.is_ascii_uppercase());
-        if at_subcommand && command.has_subcommands() && stands_for_any {
+    for token in args {
+        let token = token.trim_matches(|c| "[](),.:".contains(c));
+        let is_placeholder = !token.is_empty() && token.chars().all(|c| c.is_ascii_uppercase());
+        if at_subcommand && command.has_subcommands() && is_placeholder {
             return None;
         }
-        if word.starts_with('-') && word.len() > 1 {
+        if token.starts_with('-') && token.len() > 1 {
             // Alternatives are separated by a bar.
-            let odd = word.split('|').find(|word| word.starts_with('-') && !has_option(command, word));
+            let odd = token.split('|').find(|token| token.starts_with('-') && !has_option(command, token));
             if let Some(odd) = odd {
                 return Some(format!("`{}` has no option {odd}", command.get_name()));
             }
-        } else if let Some(sub) = has_subcommand(command, word).filter(|_| at_subcommand) {
+        } else if let Some(sub) = has_subcommand(command, token).filter(|_| at_subcommand) {
             command = sub;
             continue;
         } else if at_subcommand
             && command.is_subcommand_required_set()
-            && word.chars().all(|c| c.is_ascii_lowercase())
-            && !word.is_empty()
+            && token.chars().all(|c| c.is_ascii_lowercase())
+            && !token.is_empty()
         {
-            return Some(format!("`{}` has no subcommand {word}", command.get_name()));
+            return Some(format!("`{}` has no subcommand {token}", command.get_name()));
         }
-        at_subcommand &= word.starts_with('-');
+        at_subcommand &= token.starts_with('-');
     }
     None
 }
@@ -104,9 +106,9 @@ fn commands_in_the_documents_exist() {
         let (mut seen, mut wrong) = (0, Vec::new());
         for (page, text) in pages() {
             for code in code(&text) {
-                for words in commands(&code, program.get_name()) {
+                for args in commands(&code, program.get_name()) {
                     seen += 1;
-                    wrong.extend(unknown(program, &words).map(|why| format!("{page}: {code}: {why}")));
+                    wrong.extend(unknown(program, &args).map(|why| format!("{page}: {code}: {why}")));
                 }
             }
         }
@@ -114,7 +116,7 @@ fn commands_in_the_documents_exist() {
         assert!(seen > at_least, "{}: {seen}", program.get_name());
     }
     // Test the check itself.
-    for (program, words, is_known) in [
+    for (program, args, is_known) in [
         (&lab, &["reproduce", "bass", "[--sim]", "--congestion", "bbr"][..], true),
         (&lab, &["reproduce", "bass", "--sims"], false),
         (&lab, &["reproduced"], false),
@@ -122,7 +124,7 @@ fn commands_in_the_documents_exist() {
         (&program, &["get", "-o", "-"], true),
         (&program, &["get", "--config", "FILE", "URL"], true),
     ] {
-        assert_eq!(unknown(program, words).is_none(), is_known, "{words:?}");
+        assert_eq!(unknown(program, args).is_none(), is_known, "{args:?}");
     }
 }
 
@@ -141,8 +143,8 @@ fn tests_named_in_the_documents_exist() {
     for row in table.lines().filter(|line| line.starts_with('|')) {
         let columns: Vec<&str> = row.split('|').collect();
         for span in columns[2].split('`').skip(1).step_by(2) {
-            let place = root().join("crates").join(span);
-            assert!(place.exists() || root().join(span).exists(), "{span}: {row}");
+            let path = root().join("crates").join(span);
+            assert!(path.exists() || root().join(span).exists(), "{span}: {row}");
         }
         // Test names are sentences; file names contain a dot or a slash.
         for name in columns[3].split('`').skip(1).step_by(2).filter(|span| !span.contains(['.', '/'])) {
@@ -198,10 +200,10 @@ fn is_rounded(printed: &str, measured: f64) -> bool {
 
 #[test]
 fn the_figures_of_emptcps_table_match_the_committed_results() {
-    let kept = std::fs::read_to_string(root().join("evidence/emptcp/lab.jsonl")).unwrap();
+    let records = std::fs::read_to_string(root().join("evidence/emptcp/lab.jsonl")).unwrap();
     // Seconds and joules of each repetition; the last measurement counts.
     let mut cells: BTreeMap<(String, String), BTreeMap<u64, (f64, f64)>> = BTreeMap::new();
-    for line in kept.lines() {
+    for line in records.lines() {
         let cell = serde_json::from_str::<Value>(line).unwrap()["cell"].take();
         let text = |key: &str| cell[key].as_str().unwrap_or_default().to_owned();
         let measured = &cell["measured"];
@@ -222,7 +224,7 @@ fn the_figures_of_emptcps_table_match_the_committed_results() {
             let runs = cells
                 .get(&(fields[0].to_owned(), client.to_owned()))
                 .unwrap_or_else(|| panic!("{}: no {client}", fields[0]));
-            let mean = |of: fn(&(f64, f64)) -> f64| runs.values().map(of).sum::<f64>() / runs.len() as f64;
+            let mean = |metric: fn(&(f64, f64)) -> f64| runs.values().map(metric).sum::<f64>() / runs.len() as f64;
             let (took, drew) = (mean(|run| run.0), mean(|run| run.1));
             let joules = joules.trim_end_matches(" J");
             assert!(is_rounded(seconds, took), "{} {client}: {seconds} s, kept {took} s", fields[0]);

@@ -55,19 +55,19 @@ exit $code
 
 /// Bytes received of the stream, and of two uploads meanwhile, over two links of 5 Mbit/s; `None` if no lab is
 /// possible.
-fn beside_uploads(port: u16) -> Option<(u64, u64)> {
-    let place = tempfile::tempdir().unwrap();
-    for words in [
+fn run_with_uploads(port: u16) -> Option<(u64, u64)> {
+    let dir = tempfile::tempdir().unwrap();
+    for args in [
         "fleet ca init --ca-dir ca --name test",
         "fleet ca issue relay r1 --ca-dir ca --address 10.99.0.1 --out .",
         "fleet ca issue edge e1 --ca-dir ca --out .",
     ] {
-        let made = Command::new(common::marline()).current_dir(&place).args(words.split(' ')).output().unwrap();
-        assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
+        let made = Command::new(common::marline()).current_dir(&dir).args(args.split(' ')).output().unwrap();
+        assert!(made.status.success(), "{args}: {}", String::from_utf8_lossy(&made.stderr));
     }
-    std::fs::create_dir(place.path().join("run")).unwrap();
+    std::fs::create_dir(dir.path().join("run")).unwrap();
     for (name, text) in [("sink.pl", SINK), ("stream.pl", STREAM)] {
-        std::fs::write(place.path().join(name), text).unwrap();
+        std::fs::write(dir.path().join(name), text).unwrap();
     }
     let server = format!(
         "cd \"$PLACE\"; perl sink.pl {port} 9000 >came & exec \"$MARLINE\" relay --listen 10.99.0.1:4443 --certificate r1.pem \
@@ -85,8 +85,8 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         "-c",
         CLIENT,
     ]);
-    command.env("PLACE", place.path()).env("PORT", port.to_string());
-    let output = command.env("HOME", place.path()).output().unwrap();
+    command.env("PLACE", dir.path()).env("PORT", port.to_string());
+    let output = command.env("HOME", dir.path()).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     match output.status.code() {
         Some(77) => eprintln!("skipped: {stderr}"),
@@ -94,18 +94,19 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
         Some(0) => {
             // The sink prints this when the end of the stream has passed the relay, which is before the client
             // notices it.
-            let result = std::fs::read_to_string(place.path().join("came")).unwrap();
+            let result = std::fs::read_to_string(dir.path().join("came")).unwrap();
             let (live, bulk) = result.trim().split_once(' ').unwrap();
-            let memory = std::fs::read_to_string(place.path().join("memory")).unwrap();
+            let memory = std::fs::read_to_string(dir.path().join("memory")).unwrap();
             println!("the edge's memory: {}", memory.split_whitespace().collect::<Vec<_>>().join(" "));
             // Only anonymous memory counts: pages of the executable are far more in this build than in an optimized
             // one.
-            let own = memory.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
-            assert!(own.unwrap().parse::<u64>().unwrap() < 8_000, "{memory}");
+            let rss_anon_kb =
+                memory.lines().find_map(|line| line.strip_prefix("RssAnon:")?.trim().strip_suffix(" kB"));
+            assert!(rss_anon_kb.unwrap().parse::<u64>().unwrap() < 8_000, "{memory}");
             return Some((live.parse().unwrap(), bulk.parse().unwrap()));
         }
         code => {
-            let relay = std::fs::read_to_string(place.path().join("relay.log")).unwrap_or_default();
+            let relay = std::fs::read_to_string(dir.path().join("relay.log")).unwrap_or_default();
             panic!("{code:?}: {stderr}\n{relay}");
         }
     }
@@ -114,11 +115,11 @@ fn beside_uploads(port: u16) -> Option<(u64, u64)> {
 
 #[test]
 fn a_live_stream_has_priority_over_uploads_and_an_unclassified_stream_has_not() {
-    let Some((live, bulk)) = beside_uploads(1935) else { return };
-    let Some((unnamed, beside)) = beside_uploads(1936) else { return };
-    println!("live {live} B beside {bulk} B; not named {unnamed} B beside {beside} B");
+    let Some((live, bulk)) = run_with_uploads(1935) else { return };
+    let Some((unnamed, other_bulk)) = run_with_uploads(1936) else { return };
+    println!("live {live} B beside {bulk} B; not named {unnamed} B beside {other_bulk} B");
     assert_eq!((live, unnamed), (7_500_000, 7_500_000), "all has come");
     // The stream has 6 of 10 Mbit/s; without priority it has a third, as one of three flows.
     assert!(bulk < live, "{bulk} B of uploads beside {live} B");
-    assert!(beside > unnamed, "{beside} B of uploads beside {unnamed} B");
+    assert!(other_bulk > unnamed, "{other_bulk} B of uploads beside {unnamed} B");
 }

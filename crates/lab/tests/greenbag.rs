@@ -13,9 +13,9 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-fn reproduce(home: &TempDir, words: &[&str]) -> Output {
+fn reproduce(home: &TempDir, args: &[&str]) -> Output {
     let mut command = common::lab();
-    command.args(["reproduce", "greenbag"]).args(words).env("HOME", home.path());
+    command.args(["reproduce", "greenbag"]).args(args).env("HOME", home.path());
     command.current_dir(home.path()).output().unwrap()
 }
 
@@ -35,11 +35,11 @@ fn a_short_video_is_played_by_every_policy_over_real_tcp() {
     for policy in ["greenbag-p", "greenbag-e", "marline"] {
         for by in ["lab", "sim"] {
             let value = |metric: &str| {
-                let is = |row: &&Value| {
+                let is_row = |row: &&Value| {
                     (row["artefact"] == "short" && row["backend"] == by)
                         && (row["policy"] == policy && row["metric"] == metric)
                 };
-                rows.iter().find(is).unwrap()["measured"].as_f64()
+                rows.iter().find(is_row).unwrap()["measured"].as_f64()
             };
             // Ten seconds of video take at least ten seconds.
             assert!(value("playback_time").unwrap() >= 10.0, "{policy} {by}: {stderr}");

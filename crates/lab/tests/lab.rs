@@ -60,7 +60,7 @@ const TESTS: [Test; 18] = [
 ];
 
 fn main() -> ExitCode {
-    if std::env::args().nth(1).is_some_and(|verb| verb == "fetch-over-mptcp") {
+    if std::env::args().nth(1).is_some_and(|arg| arg == "fetch-over-mptcp") {
         return fetch_over_mptcp();
     }
     let wanted = std::env::args().skip(1).find(|arg| !arg.starts_with('-'));
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
 
 fn has_program(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|place| place.join(program).is_file());
+    let found = std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|dir| dir.join(program).is_file());
     if !found {
         eprintln!("skipped: {program} is not installed");
     }
@@ -278,12 +278,12 @@ fn has_mptcp() -> bool {
 /// Adds LTE as an endpoint, downloads `path` over MPTCP, and runs `during` meanwhile.
 fn with_lte_joined(during: &str, path: &str) -> Task {
     let client = std::env::current_exe().unwrap();
-    let words = format!(
+    let args = format!(
         "ip mptcp limits set subflows 2 && ip mptcp endpoint add 10.2.0.2 id 7 dev lte subflow && \
          {{ {} fetch-over-mptcp {path} & }} && {during}; wait",
         client.display()
     );
-    Task::new("sh").args(["-c", &words]).output(Output::Capture).limit(Duration::from_secs(60))
+    Task::new("sh").args(["-c", &args]).output(Output::Capture).limit(Duration::from_secs(60))
 }
 
 fn every_mptcp_subflow_has_the_congestion_control_that_was_asked_for() {
@@ -335,7 +335,7 @@ fn a_request_for_another_priority_is_seen_and_may_be_lost() {
     let sender = ServerTcp { mptcp: true, keeps_cwnd: false };
     let links = ["wifi,rate=8Mbit/s,rtt=20ms", "lte,rate=8Mbit/s,rtt=50ms"];
     let lab = Lab::start(&LabSpec { sender, ..lab_spec(&links, Service::Files(payload.path())) }).unwrap();
-    let change = |word| format!("ip mptcp endpoint change 10.2.0.2 id 7 dev lte {word}");
+    let change = |flag| format!("ip mptcp endpoint change 10.2.0.2 id 7 dev lte {flag}");
     let then = format!("sleep 1; {}; sleep 1; {}", change("backup"), change("nobackup"));
     for lost in [false, true] {
         let run = std::thread::scope(|scope| {
@@ -362,9 +362,9 @@ fn a_request_for_another_priority_is_seen_and_may_be_lost() {
 fn a_client_sees_its_links_only() {
     let lab = Lab::start(&lab_spec(&["wifi,rate=9Mbit/s,mtu=1400B", "cell,rate=9Mbit/s,kind=lte"], Service::None))
         .unwrap();
-    let look = "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' ' | sort | tr '\\n' ' '; ls /sys/class/net | tr '\\n' ' '; \
+    let script = "cat /proc/net/dev | tail -n +3 | cut -d: -f1 | tr -d ' ' | sort | tr '\\n' ' '; ls /sys/class/net | tr '\\n' ' '; \
                 cat /sys/class/net/cell/ifalias /sys/class/net/wifi/mtu";
-    let run = lab.run(&Task::new("sh").args(["-c", look]).output(Output::Capture)).unwrap();
+    let run = lab.run(&Task::new("sh").args(["-c", script]).output(Output::Capture)).unwrap();
     assert_eq!(String::from_utf8_lossy(&run.stdout), "cell lo wifi cell lo wifi marline-lab kind=lte\n1400\n");
 }
 
@@ -446,10 +446,10 @@ fn pids_with_mark(mark: &str) -> Vec<u32> {
     pids.filter(has_mark).collect()
 }
 
-fn wait_until(what: &str, ready: impl Fn() -> bool) {
+fn wait_until(description: &str, ready: impl Fn() -> bool) {
     let start = Instant::now();
     while !ready() {
-        assert!(start.elapsed() < Duration::from_secs(20), "{what}");
+        assert!(start.elapsed() < Duration::from_secs(20), "{description}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -497,9 +497,9 @@ fn nothing_is_left_after_kill_9() {
 }
 
 fn exit_codes_are_those_of_a_shell() {
-    let exec = |words: &[&str]| {
+    let exec = |args: &[&str]| {
         let mut command = Command::new(LAB);
-        let output = command.args(["exec", "--link", "wifi,rate=9Mbit/s"]).args(words).output().unwrap();
+        let output = command.args(["exec", "--link", "wifi,rate=9Mbit/s"]).args(args).output().unwrap();
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     assert_eq!(exec(&["--", "sh", "-c", "exit 42"]).0, Some(42));

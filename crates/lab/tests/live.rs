@@ -12,25 +12,25 @@ use std::process::Output;
 
 use serde_json::Value;
 
-fn lab(words: &[&str], place: &Path) -> Output {
-    common::lab().args(words).env("HOME", place).current_dir(place).output().unwrap()
+fn lab(args: &[&str], dir: &Path) -> Output {
+    common::lab().args(args).env("HOME", dir).current_dir(dir).output().unwrap()
 }
 
 /// The JSON record of a run that ended with exit code 0; `None` if no lab is possible.
-fn record(words: &[&str]) -> Option<Value> {
+fn record(args: &[&str]) -> Option<Value> {
     if !Path::new("/proc/sys/net/mptcp/enabled").exists() {
         eprintln!("skipped: this kernel has no MPTCP");
         return None;
     }
-    let place = tempfile::tempdir().unwrap();
-    let output = lab(&[words, &["--json", "record.json"]].concat(), place.path());
+    let dir = tempfile::tempdir().unwrap();
+    let output = lab(&[args, &["--json", "record.json"]].concat(), dir.path());
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
     if output.status.code() == Some(77) {
         eprintln!("skipped: {stderr}");
         return None;
     }
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    Some(serde_json::from_str(&std::fs::read_to_string(place.path().join("record.json")).unwrap()).unwrap())
+    Some(serde_json::from_str(&std::fs::read_to_string(dir.path().join("record.json")).unwrap()).unwrap())
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn a_flow_works_after_its_relay_was_killed() {
 
 #[test]
 fn invalid_options_are_refused_before_anything_is_created() {
-    let place = tempfile::tempdir().unwrap();
-    for (words, expected) in [
+    let dir = tempfile::tempdir().unwrap();
+    for (args, expected) in [
         (&["demo", "live", "--link", "a,rate=4Mbit/s"][..], "two links fail in turn"),
         (&["demo", "live", "--seconds", "1"], "--seconds"),
         (&["demo", "live", "--bitrate", "6"], "--bitrate"),
@@ -77,10 +77,10 @@ fn invalid_options_are_refused_before_anything_is_created() {
         ),
         (&["bench", "fleet", "--quick", "--runs", "2"], "--runs"),
     ] {
-        let output = lab(words, place.path());
+        let output = lab(args, dir.path());
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
-        assert!(stderr.contains(expected), "{words:?}: {stderr}");
+        assert_eq!(output.status.code(), Some(64), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
     }
-    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

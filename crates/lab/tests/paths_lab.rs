@@ -70,28 +70,30 @@ exit $code
 "#;
 
 /// Downloads in a lab and returns the lab's record; `None` if no lab is possible.
-fn download(place: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> Option<Value> {
-    with_a_client(CLIENT, place, links, events, size)
+fn download(dir: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> Option<Value> {
+    with_a_client(CLIENT, dir, links, events, size)
 }
 
-fn with_a_client(client: &str, place: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> Option<Value> {
+fn with_a_client(client: &str, dir: &TempDir, links: [&str; 2], events: &[&str], size: &str) -> Option<Value> {
     if !has_mptcp() {
         return None;
     }
-    let record = place.path().join("record.json");
-    std::fs::create_dir(place.path().join("run")).unwrap();
+    let record = dir.path().join("record.json");
+    std::fs::create_dir(dir.path().join("run")).unwrap();
     let mut command = common::lab();
     command.args(["exec", "--mptcp", "--keep-window", "--serve", size, "--json"]).arg(&record);
     command.args(links.iter().flat_map(|link| ["--link", link]));
     command.args(events.iter().flat_map(|event| ["--at", event]));
     command.args(["--", "sh", "-c", client]);
-    command.env("PLACE", place.path()).env("HOME", place.path());
+    command.env("PLACE", dir.path()).env("HOME", dir.path());
     let output = command.output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    let log = |name: &str| std::fs::read_to_string(place.path().join(name)).unwrap_or_default();
+    let log = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
     match output.status.code() {
         Some(77) => eprintln!("skipped: {stderr}"),
-        Some(99) if ["not permitted", "no MPTCP", "CAP_NET_ADMIN"].iter().any(|word| stderr.contains(word)) => {
+        Some(99)
+            if ["not permitted", "no MPTCP", "CAP_NET_ADMIN"].iter().any(|pattern| stderr.contains(pattern)) =>
+        {
             eprintln!("skipped: marline paths: {stderr}");
         }
         Some(0) => return Some(serde_json::from_str(&std::fs::read_to_string(&record).unwrap()).unwrap()),
@@ -120,9 +122,9 @@ fn link<'a>(record: &'a Value, name: &str) -> &'a Value {
 
 #[test]
 fn a_download_is_complete_when_its_first_link_fails_in_the_middle() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=8Mbit/s,rtt=30ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
-    let Some(record) = download(&place, links, &["4s:wifi=down"], "16MB") else { return };
+    let Some(record) = download(&dir, links, &["4s:wifi=down"], "16MB") else { return };
     // At most four seconds' worth of the 16 MB arrived over Wi-Fi.
     let bytes = |name| link(&record, name)["down"]["bytes"].as_u64().unwrap();
     assert!(bytes("wifi") > 1_000_000 && bytes("wifi") < 5_000_000, "{}", bytes("wifi"));
@@ -131,13 +133,13 @@ fn a_download_is_complete_when_its_first_link_fails_in_the_middle() {
 
 #[test]
 fn a_link_that_is_plugged_in_during_a_download_is_used() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=4Mbit/s,rtt=30ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
-    let Some(record) = with_a_client(PLUGGED_IN, &place, links, &[], "16MB") else { return };
+    let Some(record) = with_a_client(PLUGGED_IN, &dir, links, &[], "16MB") else { return };
     let bytes = |name| link(&record, name)["down"]["bytes"].as_u64().unwrap();
     assert!(bytes("lte") > 4_000_000, "{}", bytes("lte"));
     let names = |file: &str| {
-        let text = std::fs::read_to_string(place.path().join(file)).unwrap();
+        let text = std::fs::read_to_string(dir.path().join(file)).unwrap();
         let status: Value = serde_json::from_str(&text).unwrap();
         let links = status["links"].as_array().unwrap().clone();
         links.iter().map(|link| link["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
@@ -146,15 +148,15 @@ fn a_link_that_is_plugged_in_during_a_download_is_used() {
         (names("first.json"), names("status.json")),
         (vec!["wifi".into()], vec!["wifi".into(), "lte".into()])
     );
-    let message = std::fs::read_to_string(place.path().join("daemon.log")).unwrap();
+    let message = std::fs::read_to_string(dir.path().join("daemon.log")).unwrap();
     assert!(message.contains("lte (lte) appeared, and is used from now on"), "{message}");
 }
 
 #[test]
 fn a_small_download_never_uses_lte() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=16Mbit/s,rtt=40ms,up=5Mbit/s", "lte,rate=16Mbit/s,rtt=60ms,up=5Mbit/s"];
-    let Some(record) = download(&place, links, &[], "256kB") else { return };
+    let Some(record) = download(&dir, links, &[], "256kB") else { return };
     for direction in ["down", "up"] {
         assert_eq!(link(&record, "lte")[direction]["offered_packets"], 0, "{direction}");
         assert!(link(&record, "wifi")[direction]["offered_packets"].as_u64().unwrap() > 10);
@@ -163,11 +165,11 @@ fn a_small_download_never_uses_lte() {
 
 #[test]
 fn a_suspended_link_carries_no_payload() {
-    let place = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let links = ["wifi,rate=1Mbit/s,rtt=40ms,up=5Mbit/s,queue=60kB", "lte,rate=8Mbit/s,rtt=60ms,up=5Mbit/s"];
-    let Some(record) = download(&place, links, &["7s:wifi=rate=20Mbit/s"], "45MB") else { return };
+    let Some(record) = download(&dir, links, &["7s:wifi=rate=20Mbit/s"], "45MB") else { return };
     let lte = link(&record, "lte");
-    let request = lte["priorities"].as_array().unwrap().iter().rfind(|asked| asked["lost"] == false);
+    let request = lte["priorities"].as_array().unwrap().iter().rfind(|priority| priority["lost"] == false);
     let Some(request) = request else {
         // If the subflow over LTE was closed instead, LTE carries nothing either; but it must have been used
         // before.

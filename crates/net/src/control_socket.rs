@@ -186,10 +186,10 @@ async fn read_request<Q: DeserializeOwned>(stream: &mut UnixStream) -> io::Resul
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
     /// No process listens at the socket.
-    #[error("{}", no_daemon(who, socket, error))]
+    #[error("{}", no_daemon(daemon_command, socket, error))]
     NotRunning {
         /// The command that starts the daemon.
-        who: &'static str,
+        daemon_command: &'static str,
         /// Path of the socket.
         socket: PathBuf,
         /// Why the connection failed.
@@ -199,7 +199,7 @@ pub enum ControlError {
     #[error("{}: not permitted: run this command as root, or as the user that `{who}` runs as", socket.display())]
     NotPermitted {
         /// The command that starts the daemon.
-        who: &'static str,
+        daemon_command: &'static str,
         /// Path of the socket.
         socket: PathBuf,
     },
@@ -210,7 +210,7 @@ pub enum ControlError {
     #[error("{}: `{who}` does not answer: {error}", socket.display())]
     NoResponse {
         /// The command that starts the daemon.
-        who: &'static str,
+        daemon_command: &'static str,
         /// Path of the socket.
         socket: PathBuf,
         /// Why reading the response failed.
@@ -238,9 +238,9 @@ pub fn query_daemon<A: DeserializeOwned>(
     let is_empty = || std::fs::symlink_metadata(socket).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let mut stream = connected.map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied if !is_empty() => {
-            ControlError::NotPermitted { who: command, socket: socket_path() }
+            ControlError::NotPermitted { daemon_command: command, socket: socket_path() }
         }
-        _ => ControlError::NotRunning { who: command, socket: socket_path(), error },
+        _ => ControlError::NotRunning { daemon_command: command, socket: socket_path(), error },
     })?;
     match exchange_json(&mut stream, request) {
         Ok(RawReply::Response(response)) => Ok(response),
@@ -250,7 +250,7 @@ pub fn query_daemon<A: DeserializeOwned>(
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => {
                 ControlError::Ended(command)
             }
-            _ => ControlError::NoResponse { who: command, socket: socket_path(), error },
+            _ => ControlError::NoResponse { daemon_command: command, socket: socket_path(), error },
         }),
     }
 }

@@ -72,7 +72,7 @@ pub fn read_secret(path: &Path) -> Result<Vec<u8>, SecretError> {
 fn is_credential(path: &Path) -> bool {
     let directory = std::env::var_os("CREDENTIALS_DIRECTORY").filter(|directory| !directory.is_empty());
     let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-    directory.and_then(|directory| Path::new(&directory).canonicalize().ok()).is_some_and(|it| parent == Some(it))
+    directory.and_then(|directory| Path::new(&directory).canonicalize().ok()).is_some_and(|dir| parent == Some(dir))
 }
 
 /// Opens a log for overwriting: truncated, locked against other processes, accessible to its owner only. Never

@@ -103,7 +103,7 @@ async fn splice_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMu
                 copy_direction(from, to, moved).await?;
                 break;
             }
-            came => came?,
+            result => result?,
         };
         let piece = in_pipe;
         while in_pipe > 0 {
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn an_idle_connection_is_ended() {
         block_on(async {
-            let ((_near, from), (to, _far)) = (tcp_pair().await, tcp_pair().await);
+            let ((_near, from), (to, _remote)) = (tcp_pair().await, tcp_pair().await);
             let ended = splice_both(&from, &to, Duration::from_millis(50), |_, _| {}).await;
             assert_eq!(ended.unwrap_err().kind(), io::ErrorKind::TimedOut);
         });
@@ -207,14 +207,14 @@ mod tests {
     #[test]
     fn a_connection_that_transfers_data_continues() {
         block_on(async {
-            let ((mut near, from), (to, mut far)) = (tcp_pair().await, tcp_pair().await);
+            let ((mut near, from), (to, mut remote)) = (tcp_pair().await, tcp_pair().await);
             let began = Instant::now();
             let idle = Duration::from_secs(4);
             let carried = async {
                 // Only one direction transfers data, in total for longer than the idle timeout.
                 while began.elapsed() < idle * 5 / 4 {
                     near.write_all(b"x").await.unwrap();
-                    far.read_u8().await.unwrap();
+                    remote.read_u8().await.unwrap();
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             };
@@ -224,7 +224,7 @@ mod tests {
             }
             // Both ends have closed: the call returns at once, not by the timeout.
             let relay = async {
-                drop((near, far));
+                drop((near, remote));
                 splice_both(&from, &to, Duration::from_secs(60), |_, _| {}).await
             };
             let _ = tokio::time::timeout(Duration::from_secs(20), relay).await.unwrap();
@@ -234,12 +234,12 @@ mod tests {
     #[test]
     fn the_other_direction_of_a_half_closed_connection_continues() {
         block_on(async {
-            let ((mut near, from), (to, mut far)) = (tcp_pair().await, tcp_pair().await);
+            let ((mut near, from), (to, mut remote)) = (tcp_pair().await, tcp_pair().await);
             near.shutdown().await.unwrap();
             let response = async {
-                assert_eq!(far.read(&mut [0]).await.unwrap(), 0);
-                far.write_all(b"answer").await.unwrap();
-                drop(far);
+                assert_eq!(remote.read(&mut [0]).await.unwrap(), 0);
+                remote.write_all(b"answer").await.unwrap();
+                drop(remote);
                 let mut got = String::new();
                 near.read_to_string(&mut got).await.unwrap();
                 got

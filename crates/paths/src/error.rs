@@ -16,13 +16,13 @@ pub enum PathsError {
     #[error("{what}: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)")]
     NotPermitted {
         /// The attempted operation.
-        what: String,
+        operation: String,
     },
     /// A request to the kernel failed.
     #[error("{what}: {error}")]
     Kernel {
         /// The operation.
-        what: &'static str,
+        operation: &'static str,
         /// The error of the kernel.
         error: io::Error,
     },
@@ -49,9 +49,9 @@ impl PathsError {
     /// An error of a kernel operation. A missing privilege becomes [`Self::NotPermitted`].
     pub fn kernel(operation: &'static str, error: io::Error) -> Self {
         if error.kind() == io::ErrorKind::PermissionDenied {
-            Self::NotPermitted { what: operation.to_owned() }
+            Self::NotPermitted { operation: operation.to_owned() }
         } else {
-            Self::Kernel { what: operation, error }
+            Self::Kernel { operation, error }
         }
     }
 

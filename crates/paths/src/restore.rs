@@ -16,7 +16,7 @@ pub use super::host_config::RestoreResult;
 /// A daemon runs, which restores everything itself when it stops; or nothing can be restored.
 pub fn restore(run_dir: &Path) -> Result<RestoreResult, PathsError> {
     if !has_net_admin() {
-        return Err(PathsError::NotPermitted { what: "restoring settings and routes".to_owned() });
+        return Err(PathsError::NotPermitted { operation: "restoring settings and routes".to_owned() });
     }
     let is_created = ensure_run_dir(run_dir)?;
     // The gateway's part comes first, even if a daemon of another role runs: its own lock decides whether it is

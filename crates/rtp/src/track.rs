@@ -71,7 +71,7 @@ impl Track {
         let begun = tokio::time::Instant::now();
         let clock = || Instant::from_nanos(begun.elapsed().as_nanos().try_into().unwrap_or(u64::MAX));
         let mut merge = StreamMerger::new(self.shared.stream.reorder_wait, self.is_h264);
-        let mut old = MergeCounts::default();
+        let mut reported_counts = MergeCounts::default();
         let mut router = RtcpRouter::default();
         let mut buffers = [[0; MAX_DATAGRAM]; 5];
         let base = self.shared.base_layer.map(|base| base.ip());
@@ -84,8 +84,8 @@ impl Track {
             }
             let counts = merge.counts();
             let alignment = self.base_layer.as_ref().map(|_| merge.alignment());
-            self.shared.add_track_counts(old, counts, alignment);
-            old = counts;
+            self.shared.add_track_counts(reported_counts, counts, alignment);
+            reported_counts = counts;
             let due = merge.deadline().map(|due| begun + due.since(Instant::ZERO));
             let [media, base_media, sender_rtcp, player_rtcp, player_media] = &mut buffers;
             tokio::select! {
@@ -129,19 +129,19 @@ impl Track {
 
     /// Sends an RTCP datagram of the player to the server.
     async fn forward_rtcp(&self, bytes: &[u8], to: SocketAddr, router: &mut RtcpRouter) {
-        let old = *router;
+        let previous = *router;
         let mut route = router.route(bytes, true);
         if route != Route::Primary && self.secondary.send_to(bytes, to).await.is_err() {
-            *router = RtcpRouter { offloaded: old.offloaded, ..*router };
+            *router = RtcpRouter { offloaded: previous.offloaded, ..*router };
             route = Route::Primary;
         }
         if route != Route::Secondary {
             let _ = self.primary.rtcp.send_to(bytes, to).await;
         }
         self.shared.count(|stats| {
-            stats.reports += router.reports - old.reports;
-            stats.offloaded += router.offloaded - old.offloaded;
-            stats.feedback += router.feedback - old.feedback;
+            stats.reports += router.reports - previous.reports;
+            stats.offloaded += router.offloaded - previous.offloaded;
+            stats.feedback += router.feedback - previous.feedback;
         });
     }
 

@@ -139,9 +139,9 @@ where
     let Some(Record::Start { config, .. }) = log.first() else { return Ok(()) };
     let (mut clamped, mut machine) = (make(config), make(config));
     let mut latest = Instant::ZERO;
-    for (record, n) in log.iter().zip(0..) {
+    for (record, record_number) in log.iter().zip(0..) {
         let (Record::In { at, .. } | Record::Tick { at }) = record else { continue };
-        let is_stale = n % 3 == 2;
+        let is_stale = record_number % 3 == 2;
         latest = if is_stale { latest } else { latest.max(*at) };
         let passed_time = if is_stale { Instant::ZERO } else { latest };
         if let Record::In { input, .. } = record {
@@ -154,7 +154,7 @@ where
         loop {
             let (logged, actual) = (clamped.poll(), machine.poll());
             if logged != actual {
-                return Err(Difference { record: n, logged, actual });
+                return Err(Difference { record: record_number, logged, actual });
             }
             if actual.is_none() {
                 break;

@@ -188,8 +188,8 @@ mod tests {
             ),
         ];
         for (cell, written, event_texts, expected) in cells {
-            let ours = ideal_time(&links(&written), &events(event_texts), FILE).unwrap().as_secs_f64();
-            assert!((ours - expected).abs() < 0.02, "{cell}: {ours} instead of {expected}");
+            let computed = ideal_time(&links(&written), &events(event_texts), FILE).unwrap().as_secs_f64();
+            assert!((computed - expected).abs() < 0.02, "{cell}: {computed} instead of {expected}");
         }
     }
 
@@ -223,8 +223,8 @@ mod tests {
         assert_eq!((at(8), at(12), at(13)), (7 * 724, 7 * 724, 8 * 724));
         // 12 Mbit/s are one packet of 1500 bytes per millisecond.
         assert_eq!((at(16), at(20)), (11 * 724, 15 * 724));
-        let whole = ideal_time(&[link], &[], DataSize::from_bytes(724)).unwrap();
-        assert!(whole > Duration::from_millis(1) && whole < Duration::from_micros(1001));
+        let ideal = ideal_time(&[link], &[], DataSize::from_bytes(724)).unwrap();
+        assert!(ideal > Duration::from_millis(1) && ideal < Duration::from_micros(1001));
     }
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
             }
         }
         // The lab's baseline, case g4.
-        let ours = ideal_time(&pair, &[], FILE).unwrap().as_secs_f64();
-        assert!((ours - 24.50).abs() < 0.05, "{ours}");
+        let computed = ideal_time(&pair, &[], FILE).unwrap().as_secs_f64();
+        assert!((computed - 24.50).abs() < 0.05, "{computed}");
     }
 }

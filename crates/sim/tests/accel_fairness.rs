@@ -87,7 +87,7 @@ struct RunResult {
 }
 
 fn play(row: &Row, hop: &str, seed: u64, is_accelerated: bool) -> RunResult {
-    let lasts = Duration::from_secs(60);
+    let duration = Duration::from_secs(60);
     let link: LinkSpec = format!("wifi,{}", row.link).parse().expect("a link");
     let hop: Loss = hop.parse().expect("a loss");
     let flow = |n: usize| FlowScript {
@@ -107,10 +107,10 @@ fn play(row: &Row, hop: &str, seed: u64, is_accelerated: bool) -> RunResult {
         ..Config::new(Scenario::PRIMARY, None)
     });
     let mut world = World::new(scenario);
-    world.run_until(Instant::ZERO + lasts);
+    world.run_until(Instant::ZERO + duration);
     let defects = world.outcome().defects;
     assert!(defects.is_empty(), "{defects:?}");
-    let mbps = |n: usize| world.read(n) as f64 * 8.0 / lasts.as_secs_f64() / 1e6;
+    let mbps = |n: usize| world.read(n) as f64 * 8.0 / duration.as_secs_f64() / 1e6;
     RunResult {
         other: mbps(row.accelerated),
         accelerated: (0..row.accelerated).map(mbps).sum(),
@@ -135,14 +135,14 @@ fn medians(row: &Row) -> [f64; 6] {
             [plain, play(row, row.hop, seed, true), clean]
         })
         .collect();
-    let of = |figure: fn(&[RunResult; 3]) -> f64| median(pairs.iter().map(figure));
+    let median_of = |figure: fn(&[RunResult; 3]) -> f64| median(pairs.iter().map(figure));
     [
-        of(|[plain, ..]| plain.accelerated),
-        of(|[_, ours, _]| ours.accelerated),
-        of(|[_, _, clean]| clean.other),
-        of(|[_, ours, _]| ours.other),
-        of(|[_, ours, clean]| ours.other / clean.other.max(1e-3)),
-        of(|[_, ours, clean]| ours.drops / clean.drops.max(1.0)),
+        median_of(|[plain, ..]| plain.accelerated),
+        median_of(|[_, accel, _]| accel.accelerated),
+        median_of(|[_, _, clean]| clean.other),
+        median_of(|[_, accel, _]| accel.other),
+        median_of(|[_, accel, clean]| accel.other / clean.other.max(1e-3)),
+        median_of(|[_, accel, clean]| accel.drops / clean.drops.max(1.0)),
     ]
 }
 
@@ -164,11 +164,11 @@ fn a_plain_flow_beside_accelerated_ones_loses_nothing() {
         workers.into_iter().flat_map(|worker| worker.join().expect("a worker")).collect();
     all.sort_by_key(|(at, _)| *at);
     let mut missed = Vec::new();
-    for (at, [plain, ours, clean, other, ratio, drops]) in all {
+    for (at, [plain, accel, clean, other, ratio, drops]) in all {
         let row = &ROWS[at];
         write!(
             table,
-            "{:11}{:58}{:17}{:>7}{plain:8.1}{ours:8.1}",
+            "{:11}{:58}{:17}{:>7}{plain:8.1}{accel:8.1}",
             names[row.kind as usize], row.link, row.hop, row.accelerated
         )
         .expect("text");

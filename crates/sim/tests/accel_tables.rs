@@ -80,35 +80,35 @@ fn scenario(case: &Case, seed: u64, is_http: bool) -> Scenario {
         let mut chance = RandomStream::new(seed, "blackouts", 0, Purpose::Other);
         for n in 0..3 {
             let at = Duration::from_millis(10_000 + n * 20_000 + chance.below(5000));
-            let lasts = Duration::from_millis(case.outage * (750 + chance.below(500)));
-            scenario.outages.push(Outage { link: Scenario::PRIMARY, at, duration: lasts, is_carrier_lost: false });
+            let duration = Duration::from_millis(case.outage * (750 + chance.below(500)));
+            scenario.outages.push(Outage { link: Scenario::PRIMARY, at, duration, is_carrier_lost: false });
         }
     }
     scenario
 }
 
 /// Goodput after the warm-up, Mbit/s.
-fn goodput(scenario: Scenario, warm: Duration, lasts: Duration) -> f64 {
+fn goodput(scenario: Scenario, warm: Duration, duration: Duration) -> f64 {
     let mut world = World::new(scenario);
     world.run_until(Instant::ZERO + warm);
     let before = world.read(0);
-    world.run_until(Instant::ZERO + warm + lasts);
+    world.run_until(Instant::ZERO + warm + duration);
     let defects = world.outcome().defects;
     assert!(defects.is_empty(), "{defects:?}");
-    (world.read(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
+    (world.read(0) - before) as f64 * 8.0 / duration.as_secs_f64() / 1e6
 }
 
 /// The median goodput with these mechanisms; none: plain TCP.
 fn median(case: &Case, mechanisms: Option<&[Mechanism]>, is_http: bool) -> f64 {
-    let lasts = Duration::from_secs(if case.outage > 0 { 60 } else { 20 });
+    let duration = Duration::from_secs(if case.outage > 0 { 60 } else { 20 });
     let mut all: Vec<f64> = SEEDS
         .map(|seed| {
             let mut scenario = scenario(case, seed, is_http);
-            scenario.config = mechanisms.map(|these| Config {
-                mechanisms: Mechanisms::of(these),
+            scenario.config = mechanisms.map(|enabled| Config {
+                mechanisms: Mechanisms::of(enabled),
                 ..Config::new(Scenario::PRIMARY, Some(Scenario::SECONDARY))
             });
-            goodput(scenario, WARM_UP, lasts)
+            goodput(scenario, WARM_UP, duration)
         })
         .collect();
     all.sort_by(f64::total_cmp);
@@ -125,7 +125,7 @@ fn goodput_is_as_reviewed() {
         .expect("text");
     for case in CASES {
         let plain = median(case, None, false);
-        let ours = median(case, Some(&tls), false);
+        let with_tls = median(case, Some(&tls), false);
         let read = median(case, Some(&http), true);
         let outage = if case.outage > 0 { format!(" {:>2} s down", case.outage) } else { String::new() };
         let name = format!(
@@ -136,10 +136,11 @@ fn goodput_is_as_reviewed() {
         );
         let kernel = case.kernel.map_or(String::from("-"), |kernel| format!("{kernel:.1}"));
         println!(
-            "{name:30} kernel {kernel:>6}, plain {plain:.3}, TLS {ours:.3}, {:.2} times, HTTP {read:.3}",
-            ours / plain
+            "{name:30} kernel {kernel:>6}, plain {plain:.3}, TLS {with_tls:.3}, {:.2} times, HTTP {read:.3}",
+            with_tls / plain
         );
-        writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{ours:8.1}{:8.1}{read:8.1}", ours / plain).expect("text");
+        writeln!(table, "{name:32}{kernel:>8}{plain:8.1}{with_tls:8.1}{:8.1}{read:8.1}", with_tls / plain)
+            .expect("text");
     }
     compare_with_saved("accel.txt", &table);
 }
@@ -149,20 +150,22 @@ const UPLOADS: &[(u64, &str, u64)] = &[(50, "0%", 0), (50, "1%", 0), (200, "1%",
 
 /// What the server has read after the warm-up, Mbit/s; the median of three seeds.
 fn uploaded(case: &Case, mechanisms: Option<&[Mechanism]>) -> f64 {
-    let lasts = Duration::from_secs(if case.outage > 0 { 60 } else { 20 });
+    let duration = Duration::from_secs(if case.outage > 0 { 60 } else { 20 });
     let mut all: Vec<f64> = SEEDS
         .map(|seed| {
             let mut scenario = scenario(case, seed, false);
             scenario.flows = scenario.flows.into_iter().map(FlowScript::reversed).collect();
-            scenario.config = mechanisms
-                .map(|these| Config { mechanisms: Mechanisms::of(these), ..Config::new(Scenario::PRIMARY, None) });
+            scenario.config = mechanisms.map(|enabled| Config {
+                mechanisms: Mechanisms::of(enabled),
+                ..Config::new(Scenario::PRIMARY, None)
+            });
             let mut world = World::new(scenario);
             world.run_until(Instant::ZERO + WARM_UP);
             let before = world.server_read(0);
-            world.run_until(Instant::ZERO + WARM_UP + lasts);
+            world.run_until(Instant::ZERO + WARM_UP + duration);
             let defects = world.outcome().defects;
             assert!(defects.is_empty(), "{defects:?}");
-            (world.server_read(0) - before) as f64 * 8.0 / lasts.as_secs_f64() / 1e6
+            (world.server_read(0) - before) as f64 * 8.0 / duration.as_secs_f64() / 1e6
         })
         .collect();
     all.sort_by(f64::total_cmp);
@@ -178,18 +181,18 @@ fn upload_goodput_is_as_reviewed() {
     for (rtt, loss, outage) in UPLOADS.iter().copied() {
         let case = Case { algorithm: Cubic, rtt, loss, outage, kernel: None };
         let plain = uploaded(&case, None);
-        let ours = uploaded(&case, Some(&[Mechanism::EifelUndo, Mechanism::WithheldAck, Mechanism::OutageRevert]));
+        let accel = uploaded(&case, Some(&[Mechanism::EifelUndo, Mechanism::WithheldAck, Mechanism::OutageRevert]));
         let outage = if outage > 0 { format!(" {outage:>2} s down") } else { String::new() };
         let name = format!("cubic {rtt:>3} ms {loss:>4}{outage}");
-        println!("{name:30} plain {plain:.3}, ours {ours:.3}, {:.2} times", ours / plain);
-        writeln!(table, "{name:32}{plain:8.1}{ours:8.1}{:8.1}", ours / plain).expect("text");
+        println!("{name:30} plain {plain:.3}, ours {accel:.3}, {:.2} times", accel / plain);
+        writeln!(table, "{name:32}{plain:8.1}{accel:8.1}{:8.1}", accel / plain).expect("text");
     }
     compare_with_saved("accel-upload.txt", &table);
 }
 
 #[test]
 fn goodput_with_outages_is_as_reviewed() {
-    let ways: [(&str, Option<&[Mechanism]>); 5] = [
+    let variants: [(&str, Option<&[Mechanism]>); 5] = [
         ("plain", None),
         ("freeze", Some(&[Mechanism::ZeroWindowFreeze])),
         ("in-flight", Some(&[Mechanism::FreezeInFlight])),
@@ -197,11 +200,11 @@ fn goodput_with_outages_is_as_reviewed() {
         ("revert", Some(&[Mechanism::OutageRevert])),
     ];
     let mut table = String::from("goodput in Mbit/s over 20 Mbit/s, plain HTTP, outages every 20 s\n\n");
-    let names: String = ways.iter().map(|(name, _)| format!("{name:>10}")).collect();
+    let names: String = variants.iter().map(|(name, _)| format!("{name:>10}")).collect();
     writeln!(table, "{:24}{names}", "case").expect("text");
     for (rtt, outage) in [(50, 2), (50, 10), (200, 2), (200, 10)] {
         let case = Case { kernel: None, ..case(Cubic, rtt, "0%", outage, 0.0) };
-        let figures: Vec<f64> = ways.iter().map(|(_, these)| median(&case, *these, true)).collect();
+        let figures: Vec<f64> = variants.iter().map(|(_, enabled)| median(&case, *enabled, true)).collect();
         let name = format!("cubic {rtt:>3} ms, {outage:>2} s down");
         println!("{name}: {figures:.3?}");
         let figures: String = figures.iter().map(|figure| format!("{figure:10.1}")).collect();
@@ -251,11 +254,11 @@ fn goodput_with_ack_offload_is_as_reviewed() {
             Mechanism::OutageRevert,
         ]);
         let config = Config { mechanisms: tls, ..Config::new(Scenario::PRIMARY, Some(Scenario::SECONDARY)) };
-        let (plain, ours) = (run(None), run(Some(config)));
+        let (plain, accel) = (run(None), run(Some(config)));
         let cc = format!("{algorithm:?}").to_lowercase();
         let name = format!("{cc} {rtt:>3} ms {cell} {up}k");
-        println!("{name:40} plain {plain:.3}, ours {ours:.3}, {:.3} times", ours / plain);
-        writeln!(table, "{name:40}{plain:8.1}{ours:8.1}{:8.2}", ours / plain).expect("text");
+        println!("{name:40} plain {plain:.3}, ours {accel:.3}, {:.3} times", accel / plain);
+        writeln!(table, "{name:40}{plain:8.1}{accel:8.1}{:8.2}", accel / plain).expect("text");
     }
     compare_with_saved("accel-offload.txt", &table);
 }
@@ -265,7 +268,7 @@ const HOLES: &[(u32, &str)] = &[(5, "0.1%"), (5, "1%"), (20, "0.1%"), (20, "1%")
 
 #[test]
 fn goodput_with_early_ack_is_as_reviewed() {
-    let ways: [(&str, Option<&[Mechanism]>); 4] = [
+    let variants: [(&str, Option<&[Mechanism]>); 4] = [
         ("plain", None),
         ("ranges", Some(&[Mechanism::EarlyAck])),
         ("mirror", Some(&[Mechanism::FastFetch])),
@@ -274,28 +277,29 @@ fn goodput_with_early_ack_is_as_reviewed() {
     let mut table = String::from(
         "goodput in Mbit/s, plain HTTP, 50 ms; holes filled by a mirrored connection of all holes, and its bytes in total\n\n",
     );
-    let names: String = ways.iter().map(|(name, _)| format!("{name:>8}")).collect();
+    let names: String = variants.iter().map(|(name, _)| format!("{name:>8}")).collect();
     writeln!(table, "{:24}{names}{:>20}{:>10}", "case", "filled (both)", "received").expect("text");
     for (rate, loss) in HOLES {
         let (mut figures, mut details) = (String::new(), String::new());
-        for (_, these) in &ways {
+        for (_, enabled) in &variants {
             let line = format!("wifi,rate={rate}Mbit/s,rtt=50ms,queue=100ms,loss={loss}");
             let case = Case { kernel: None, ..case(Cubic, 50, "0%", 0, 0.0) };
             let mut scenario = scenario(&case, 1, true);
             scenario.primary = line.parse().expect("a link");
-            scenario.config = these.map(|these| Config {
-                mechanisms: Mechanisms::of(these),
+            scenario.config = enabled.map(|enabled| Config {
+                mechanisms: Mechanisms::of(enabled),
                 ..Config::new(Scenario::PRIMARY, Some(Scenario::SECONDARY))
             });
-            let lasts = Duration::from_secs(20);
+            let duration = Duration::from_secs(20);
             let mut world = World::new(scenario);
-            world.run_until(Instant::ZERO + lasts);
+            world.run_until(Instant::ZERO + duration);
             let outcome = world.outcome();
             assert!(outcome.defects.is_empty(), "{:?}", outcome.defects);
-            write!(figures, "{:8.1}", world.read(0) as f64 * 8.0 / lasts.as_secs_f64() / 1e6).expect("text");
-            let views = world.accelerator().map(|machine| machine.flows(Instant::ZERO + lasts)).unwrap_or_default();
+            write!(figures, "{:8.1}", world.read(0) as f64 * 8.0 / duration.as_secs_f64() / 1e6).expect("text");
+            let views =
+                world.accelerator().map(|machine| machine.flows(Instant::ZERO + duration)).unwrap_or_default();
             let view = views.first();
-            println!("{rate} {loss} {these:?}: {view:?} {:?}", outcome.outputs);
+            println!("{rate} {loss} {enabled:?}: {view:?} {:?}", outcome.outputs);
             if let Some((view, replay)) =
                 view.and_then(|view| view.mirrored_conn.as_ref().map(|replay| (view, replay)))
             {
@@ -315,7 +319,7 @@ fn goodput_with_early_ack_is_as_reviewed() {
 /// drops over half a minute; means of sixteen starts.
 fn competing_flow(algorithm: Algorithm, rtt: u64, queue: u64, mechanisms: Option<&[Mechanism]>) -> [f64; 3] {
     const STARTS: u64 = 16;
-    let lasts = Duration::from_secs(30);
+    let duration = Duration::from_secs(30);
     let mut sums = [0.0; 3];
     for seed in 0..STARTS {
         let link = format!("wifi,rate=20Mbit/s,rtt={rtt}ms,queue={queue}ms");
@@ -325,13 +329,13 @@ fn competing_flow(algorithm: Algorithm, rtt: u64, queue: u64, mechanisms: Option
         let mut scenario = Scenario::new(link.parse().expect("a link"), accelerated);
         scenario.flows.push(other);
         scenario.secondary = Some("lte,rate=900kbit/s,up=400kbit/s,rtt=150ms,queue=600ms".parse().expect("a link"));
-        scenario.config = mechanisms.map(|these| Config {
-            mechanisms: Mechanisms::of(these),
+        scenario.config = mechanisms.map(|enabled| Config {
+            mechanisms: Mechanisms::of(enabled),
             ..Config::new(Scenario::PRIMARY, Some(Scenario::SECONDARY))
         });
         let mut world = World::new(scenario);
-        world.run_until(Instant::ZERO + lasts);
-        let rate = world.read(1) as f64 * 8.0 / lasts.as_secs_f64() / 1e6;
+        world.run_until(Instant::ZERO + duration);
+        let rate = world.read(1) as f64 * 8.0 / duration.as_secs_f64() / 1e6;
         for (sum, one) in sums.iter_mut().zip([rate, world.retransmitted(1) as f64, world.dropped() as f64]) {
             *sum += one / STARTS as f64;
         }
@@ -341,7 +345,7 @@ fn competing_flow(algorithm: Algorithm, rtt: u64, queue: u64, mechanisms: Option
 
 #[test]
 fn a_flow_beside_an_accelerated_one_is_as_reviewed() {
-    let ways: [(&str, Option<&[Mechanism]>); 4] = [
+    let variants: [(&str, Option<&[Mechanism]>); 4] = [
         ("plain", None),
         ("undo, withheld", Some(&[Mechanism::EifelUndo, Mechanism::WithheldAck])),
         ("offload", Some(&[Mechanism::AckOffload])),
@@ -353,8 +357,8 @@ fn a_flow_beside_an_accelerated_one_is_as_reviewed() {
     let mut table = String::from("a flow beside an accelerated one, 20 Mbit/s, 30 s, means of 16 starts\n\n");
     writeln!(table, "{:44}{:>8}{:>12}{:>10}", "case", "Mbit/s", "retransmits", "dropped").expect("text");
     for (algorithm, rtt, queue) in [(Cubic, 50, 100), (Cubic, 50, 40), (Reno, 50, 100), (Cubic, 200, 100)] {
-        for (name, these) in &ways {
-            let [rate, again, dropped] = competing_flow(algorithm, rtt, queue, *these);
+        for (name, enabled) in &variants {
+            let [rate, again, dropped] = competing_flow(algorithm, rtt, queue, *enabled);
             let cc = format!("{algorithm:?}").to_lowercase();
             let name = format!("{cc} {rtt:>3} ms, queue {queue:>3} ms, {name}");
             println!("{name:40} {rate:.2} Mbit/s, {again:.1} retransmits, {dropped:.1} dropped");

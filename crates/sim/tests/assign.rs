@@ -59,17 +59,17 @@ fn solve_exactly(instance: &Instance) -> (f64, usize) {
 
 #[test]
 fn the_hit_rate_is_close_to_that_of_the_optimal_matching() {
-    let (mut ours, mut best) = (0.0, 0);
+    let (mut computed, mut best) = (0.0, 0);
     for seed in 1..=20 {
         let instance = Fleet::generate_instance(&fleet_spec(8, 60, 50, seed));
         let mut solver = Solver::new(&instance, None);
         solver.step(u64::MAX);
-        ours += solver.matching().hit_share(&instance).as_f64() * 60.0;
+        computed += solver.matching().hit_share(&instance).as_f64() * 60.0;
         best += solve_exactly(&instance).1;
     }
     // Required: nine of ten edges, or at most two points less than the optimal matching has.
-    let (ours, best) = (ours / 1200.0, best as f64 / 1200.0);
-    assert!(ours >= 0.9 || ours >= best - 0.02, "{ours} and {best}");
+    let (computed, best) = (computed / 1200.0, best as f64 / 1200.0);
+    assert!(computed >= 0.9 || computed >= best - 0.02, "{computed} and {best}");
     assert!(best < 0.9, "the optimal matching has {best}, so ours must have 0.9 as well");
 }
 
@@ -82,8 +82,8 @@ fn on_small_fleets_the_gain_equals_that_of_a_general_solver() {
             let progress = solver.step(u64::MAX);
             assert!(progress.is_done && progress.gain == progress.bound, "{seed} {percent}: {progress:?}");
             let best = optimal_gain(&instance);
-            let ours = progress.gain.as_mbps_f64();
-            assert!((ours - best).abs() <= 1e-6 * best, "{seed} {percent}: {ours} {best}");
+            let computed = progress.gain.as_mbps_f64();
+            assert!((computed - best).abs() <= 1e-6 * best, "{seed} {percent}: {computed} {best}");
         }
     }
 }

@@ -99,10 +99,11 @@ fn figure_13_with_the_clairvoyant_optimum() {
         assert_eq!((gbp.playback.stalls, gbe.playback.stalls), (0, 0));
         assert!((lte.seconds() - alone).abs() < 2.5 && (wifi.seconds() - alone).abs() < 2.5);
         for run in [&gbp, &gbe] {
-            let late = run.seconds() - least.as_secs_f64();
-            assert!((0.0..0.5).contains(&late), "{percent} %: {late} s more than the clairvoyant optimum");
+            let excess_s = run.seconds() - least.as_secs_f64();
+            assert!((0.0..0.5).contains(&excess_s), "{percent} %: {excess_s} s more than the clairvoyant optimum");
         }
-        let near = |ours: f64, published: f64, fraction: f64| (ours - published).abs() < fraction * published;
+        let near =
+            |computed: f64, published: f64, fraction: f64| (computed - published).abs() < fraction * published;
         assert!(near(gbp.joules, joules_p, 0.04), "{percent} %: GB-P {}", gbp.joules);
         assert!(near(gbe.joules, joules_e, 0.08), "{percent} %: GB-E {}", gbe.joules);
         assert!(gbe.joules > 0.995 * oracle.lower_bound.as_joules_f64(), "{percent} %: less than the lower bound");
@@ -117,11 +118,11 @@ fn figure_10_adaptive_subsegments_beat_equal_ones_on_unequal_links() {
     for (lte, wifi) in [(3000, 3000), (1500, 4500), (1000, 5000)] {
         let fixed = GreenBagParams { adaptive_subsegments: false, ..GreenBagParams::default() };
         let scenario = || HttpScenario::new(video.size(), link_pair(lte, wifi));
-        let ours = run(Policy::GreenbagP, GreenBagParams::default(), scenario(), &video).seconds();
+        let greenbag = run(Policy::GreenbagP, GreenBagParams::default(), scenario(), &video).seconds();
         let equal = run(Policy::GreenbagP, fixed, scenario(), &video).seconds();
-        println!("1:{}     {ours:6.1} s   {equal:6.1} s", wifi / lte);
-        assert!(ours < 46.5, "1:{}: {ours}", wifi / lte);
-        assert!(wifi == lte || equal > ours + 0.5, "1:{}: {equal}", wifi / lte);
+        println!("1:{}     {greenbag:6.1} s   {equal:6.1} s", wifi / lte);
+        assert!(greenbag < 46.5, "1:{}: {greenbag}", wifi / lte);
+        assert!(wifi == lte || equal > greenbag + 0.5, "1:{}: {equal}", wifi / lte);
     }
 }
 
@@ -156,11 +157,11 @@ fn mean_times_with_drops(rate: u64, count: usize, keeps_average: bool) -> [f64; 
     for seed in 0..10 {
         let (scenario, case) = scenario_with_drops(&video, &rate_drops(seed, count, 10..110, 6, 25), keeps_average);
         let none = GreenBagParams { recovery_enabled: false, ..GreenBagParams::default() };
-        let ours = run(Policy::GreenbagP, GreenBagParams::default(), scenario.clone(), &video);
+        let greenbag = run(Policy::GreenbagP, GreenBagParams::default(), scenario.clone(), &video);
         let without = run(Policy::GreenbagP, none, scenario, &video);
-        assert!(ours.outcome.wasted * 50 < video.size(), "{:?}", ours.outcome.wasted);
+        assert!(greenbag.outcome.wasted * 50 < video.size(), "{:?}", greenbag.outcome.wasted);
         let least = case.min_playback_time().expect("it can be played").as_secs_f64();
-        for (sum, seconds) in sums.iter_mut().zip([ours.seconds(), without.seconds(), least]) {
+        for (sum, seconds) in sums.iter_mut().zip([greenbag.seconds(), without.seconds(), least]) {
             *sum += seconds / 10.0;
         }
     }
@@ -173,9 +174,9 @@ fn figure_12_recovery_keeps_the_playback_time_through_drops() {
     // The rate is 110 % of the video's, including the drops: "still sufficient" (GreenBag §V-A4).
     println!("drops   recovery   none       clairvoyant");
     for count in 0..=4 {
-        let [ours, without, _] = mean_times_with_drops(5455, count, true);
-        assert!(ours < 117.0, "{count} drops: {ours}");
-        assert!(count == 0 || without > ours + 1.5, "{count} drops: {ours} {without}");
+        let [greenbag, without, _] = mean_times_with_drops(5455, count, true);
+        assert!(greenbag < 117.0, "{count} drops: {greenbag}");
+        assert!(count == 0 || without > greenbag + 1.5, "{count} drops: {greenbag} {without}");
     }
 }
 
@@ -186,8 +187,8 @@ fn figure_12_as_published_is_determined_by_the_capacity_of_the_links() {
     // clairvoyant optimum.
     println!("drops   recovery   none       clairvoyant");
     for count in [0, 2, 4] {
-        let [ours, without, least] = mean_times_with_drops(6600, count, false);
-        for seconds in [ours, without] {
+        let [greenbag, without, least] = mean_times_with_drops(6600, count, false);
+        for seconds in [greenbag, without] {
             assert!((least..least + 5.2).contains(&seconds), "{count} drops: {seconds} {least}");
         }
     }
@@ -211,16 +212,16 @@ fn medium_segments_are_not_worse_than_tiny_or_huge_ones() {
 #[test]
 fn losing_a_link_with_a_full_buffer_causes_no_stall() {
     let video = video(2500, 60);
-    for gone in ["lte", "wifi"] {
+    for removed_link in ["lte", "wifi"] {
         for policy in [Policy::GreenbagP, Policy::GreenbagE] {
             let presence =
-                vec![PresenceChange { at: Duration::from_secs(20), link: gone.into(), is_present: false }];
+                vec![PresenceChange { at: Duration::from_secs(20), link: removed_link.into(), is_present: false }];
             let scenario = HttpScenario {
                 presence_changes: presence,
                 ..HttpScenario::new(video.size(), link_pair(3000, 3000))
             };
             let run = run(policy, GreenBagParams::default(), scenario, &video);
-            assert_eq!(run.playback.stalls, 0, "{gone} {policy:?}");
+            assert_eq!(run.playback.stalls, 0, "{removed_link} {policy:?}");
         }
     }
 }

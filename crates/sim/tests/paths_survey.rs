@@ -114,7 +114,7 @@ fn survey() {
         let draws: Vec<SurveyDraw> = (0..count).map(|seed| draw(seed, changing)).collect();
         for ((other, _), ratios) in COMPARED_POLICIES.iter().zip(ratios(&draws)) {
             let worst = |column: usize| ratios.iter().map(|ratio| ratio[column]).fold(0.0, f64::max);
-            let [energy, product] = [0, 1].map(|of| geometric_mean(&ratios, of));
+            let [energy, product] = [0, 1].map(|index| geometric_mean(&ratios, index));
             println!("{name:10}{other:16}{energy:8.3}{:8.2}{product:8.3}{:8.2}", worst(0), worst(1));
         }
     }

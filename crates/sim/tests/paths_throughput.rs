@@ -111,12 +111,12 @@ fn moderately_unequal_links_reach_the_better_of_single_link_and_default() {
     for pair in moderate() {
         for megabytes in [20, 100] {
             let rate = |mode| rate_from(&pair.run(mode, 1, megabytes), Duration::ZERO);
-            let (best, default, ours) =
+            let (best, default, marline) =
                 (rate(pair.better_link()), rate(RunMode::DefaultMptcp), rate(RunMode::Marline));
             let threshold = 0.97 * best.max(default);
             assert!(
-                ours >= threshold,
-                "{pair:?}, {megabytes} MB: {ours:.1} of {best:.1} alone, {default:.1} by default"
+                marline >= threshold,
+                "{pair:?}, {megabytes} MB: {marline:.1} of {best:.1} alone, {default:.1} by default"
             );
         }
     }
@@ -125,16 +125,20 @@ fn moderately_unequal_links_reach_the_better_of_single_link_and_default() {
 #[test]
 fn very_unequal_links_reach_the_better_of_single_link_and_default() {
     for pair in unequal() {
-        let [best, default, ours] =
+        let [best, default, marline] =
             [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline].map(|mode| pair.run(mode, 1, 100));
-        let later = |outcome| rate_from(outcome, SETTLED_AFTER);
-        let threshold = 0.97 * later(&best).max(later(&default));
-        assert!(later(&ours) >= threshold, "{pair:?}: {:.1}, at least {threshold:.1}", later(&ours));
+        let settled_rate = |outcome| rate_from(outcome, SETTLED_AFTER);
+        let threshold = 0.97 * settled_rate(&best).max(settled_rate(&default));
+        assert!(
+            settled_rate(&marline) >= threshold,
+            "{pair:?}: {:.1}, at least {threshold:.1}",
+            settled_rate(&marline)
+        );
         let overall = |outcome| rate_from(outcome, Duration::ZERO);
         assert!(
-            overall(&ours) >= 0.93 * overall(&best),
+            overall(&marline) >= 0.93 * overall(&best),
             "{pair:?}: {:.1} of {:.1}",
-            overall(&ours),
+            overall(&marline),
             overall(&best)
         );
     }
@@ -146,17 +150,18 @@ fn a_slow_link_without_enough_samples_is_put_on_trial() {
     // third of a second.
     for rates in [[61, 8], [8, 61], [20, 1], [1, 20]] {
         let pair = LinkPair { rates, rtts: [30, 60] };
-        let later = |mode| {
+        let settled_rate = |mode| {
             let (mut scenario, config) = pair.scenario(mode, 1, 100);
             let pause = |name: &str| [format!("270ms:{name}=hold"), format!("600ms:{name}=up")];
             let events = scenario.links.iter().flat_map(|link| pause(&link.name));
             scenario.events = events.map(|event| event.parse().expect("an event")).collect();
             rate_from(&LinkPair::run_scenario(mode, (scenario, config)), SETTLED_AFTER)
         };
-        let [best, default, ours] = [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline].map(later);
+        let [best, default, marline] =
+            [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline].map(settled_rate);
         assert!(
-            ours >= 0.97 * best.max(default),
-            "{pair:?}: {ours:.1} of {best:.1} alone, {default:.1} by default"
+            marline >= 0.97 * best.max(default),
+            "{pair:?}: {marline:.1} of {best:.1} alone, {default:.1} by default"
         );
     }
 }
@@ -217,8 +222,8 @@ fn six_connections_try_links_one_at_a_time_and_share_the_results() {
         assert!(counter.max_at_once <= 1, "{pair:?}: {} at once", counter.max_at_once);
         assert!(counter.trials <= 4, "{pair:?}: {} trials", counter.trials);
         let best = rate_from(&pair.run(pair.better_link(), 6, 10), Duration::ZERO);
-        let ours = rate_from(&outcome, Duration::ZERO);
-        assert!(ours >= 0.97 * best, "{pair:?}: {ours:.1} of {best:.1}");
+        let marline = rate_from(&outcome, Duration::ZERO);
+        assert!(marline >= 0.97 * best, "{pair:?}: {marline:.1} of {best:.1}");
     }
 }
 
@@ -233,10 +238,10 @@ fn survey() {
         for pair in &pairs {
             let rates = [pair.better_link(), RunMode::DefaultMptcp, RunMode::Marline]
                 .map(|mode| rate_from(&pair.run(mode, 1, megabytes), from));
-            let [best, default, ours] = rates;
-            let verdict = if ours < 0.97 * best.max(default) { "less" } else { "" };
-            println!("{:>9?} {:>10?} {best:7.1}{default:7.1}{ours:7.1} {verdict}", pair.rates, pair.rtts);
-            assert!(ours >= 0.93 * best, "{pair:?}");
+            let [best, default, marline] = rates;
+            let verdict = if marline < 0.97 * best.max(default) { "less" } else { "" };
+            println!("{:>9?} {:>10?} {best:7.1}{default:7.1}{marline:7.1} {verdict}", pair.rates, pair.rtts);
+            assert!(marline >= 0.93 * best, "{pair:?}");
         }
     }
 }

@@ -65,7 +65,7 @@ impl NaivePlayer {
 
     /// Plays the millisecond that starts at `t`. In the histories, arrivals end at a whole millisecond of the
     /// video.
-    fn step(&mut self, t: u64) {
+    fn step(&mut self, time: u64) {
         if self.ended.is_some() {
             return;
         }
@@ -76,7 +76,7 @@ impl NaivePlayer {
         self.decoded += self.rates[self.millisecond];
         self.millisecond += 1;
         if self.millisecond == self.rates.len() {
-            self.ended = Some(t + 1);
+            self.ended = Some(time + 1);
         } else if self.decoded == self.arrived {
             self.playing = false;
             self.stalls += 1;

@@ -88,17 +88,17 @@ fn keep_only(descriptor: &OwnedFd) -> OwnedFd {
     // SAFETY: none of the descriptors that are replaced or closed is used again, because `keep_only` runs in a process
     // that never returns to their owners. The new one has no other owner.
     unsafe {
-        for fd in 0..KEPT_FD {
+        for fd in 0..INHERITED_FD {
             libc::dup2(null, fd);
         }
-        libc::dup3(descriptor.as_raw_fd(), KEPT_FD, libc::O_CLOEXEC);
-        libc::syscall(libc::SYS_close_range, KEPT_FD + 1, libc::c_uint::MAX, 0);
-        OwnedFd::from_raw_fd(KEPT_FD)
+        libc::dup3(descriptor.as_raw_fd(), INHERITED_FD, libc::O_CLOEXEC);
+        libc::syscall(libc::SYS_close_range, INHERITED_FD + 1, libc::c_uint::MAX, 0);
+        OwnedFd::from_raw_fd(INHERITED_FD)
     }
 }
 
 /// The first descriptor after the standard streams.
-const KEPT_FD: libc::c_int = 3;
+const INHERITED_FD: libc::c_int = 3;
 
 #[cfg(test)]
 mod tests {

@@ -92,9 +92,9 @@ impl BpfDriver {
             if answers > 0 {
                 last_reply = Instant::now();
             }
-            let is_dark = self.probe_replies == 0 || last_reply.elapsed() > DOWN_AFTER;
-            if is_dark != self.is_secondary_down {
-                self.is_secondary_down = is_dark;
+            let is_down = self.probe_replies == 0 || last_reply.elapsed() > DOWN_AFTER;
+            if is_down != self.is_secondary_down {
+                self.is_secondary_down = is_down;
                 self.update_families().map_err(io::Error::other)?;
             }
         }
@@ -140,7 +140,7 @@ impl BpfDriver {
     }
 
     fn status(&self, begun: Instant) -> Status {
-        let counted = self.redirect.counters();
+        let counters = self.redirect.counters();
         let mut links: Vec<Link> = self.links.iter().map(|link| Link::of(link, None)).collect();
         if let Some(second) = links.get_mut(1) {
             second.down = self.is_secondary_down;
@@ -155,8 +155,8 @@ impl BpfDriver {
             links,
             flows: Vec::new(),
             counts: Counts {
-                captured: counted.acks,
-                sent: counted.redirected,
+                captured: counters.acks,
+                sent: counters.redirected,
                 probes: self.probes,
                 probe_replies: self.probe_replies,
                 cpu_s: clock::thread_time().as_secs_f64(),

@@ -50,15 +50,15 @@ impl BpfRedirect {
     /// Attaches it, switched off.
     pub(crate) fn attach(primary: &AccelLink, second: &AccelLink, up: Bitrate) -> Result<Self, AccelError> {
         let name = &primary.name;
-        let unfit = |what: &str, error: &dyn std::fmt::Display| {
+        let unfit = |step: &str, error: &dyn std::fmt::Display| {
             AccelError::Unsupported(format!(
-                "{name}: a program at its way out: {what}: {error} (it needs Linux 6.6, CAP_BPF and CAP_PERFMON)"
+                "{name}: a program at its way out: {step}: {error} (it needs Linux 6.6, CAP_BPF and CAP_PERFMON)"
             ))
         };
         let socket = RouteSocket::open().map_err(AccelError::kernel("a socket for links"))?;
         let (header, _) = device_kind(&socket, primary)?;
         check_redirect(&socket, header, second)?;
-        let program = load_and_attach(name).map_err(|(what, error)| unfit(what, &error))?;
+        let program = load_and_attach(name).map_err(|(step, error)| unfit(step, &error))?;
         let mut steer = Self { program, settings: settings(header, up), header, has_v6: false };
         steer.set_secondary(second)?;
         Ok(steer)
@@ -92,7 +92,8 @@ impl BpfRedirect {
         let map = self.program.map("COUNTERS").and_then(|map| PerCpuArray::<_, [u64; 4]>::try_from(map).ok());
         let each = map.and_then(|map| map.get(&0, 0).ok());
         // Summed over all processors.
-        let sum = |at: usize| each.iter().flat_map(|each| each.iter()).filter_map(|counted| counted.get(at)).sum();
+        let sum =
+            |at: usize| each.iter().flat_map(|each| each.iter()).filter_map(|counters| counters.get(at)).sum();
         let [seen, steered, holes, full] = std::array::from_fn(sum);
         BpfCounters { acks: seen, redirected: steered, holes, over_limit: full }
     }
@@ -124,7 +125,7 @@ fn error_chain(error: &dyn std::error::Error) -> String {
 
 /// Whether the program can be loaded: it is attached to the loopback, switched off, and removed at once.
 pub(crate) fn check_available() -> Result<(), String> {
-    load_and_attach("lo").map(drop).map_err(|(what, why)| format!("{what}: {why}"))
+    load_and_attach("lo").map(drop).map_err(|(step, why)| format!("{step}: {why}"))
 }
 
 /// `struct settings` of the program, switched off and without the secondary link.

@@ -72,13 +72,13 @@ const FILTER: [Instruction; 13] = {
     const WORD: u16 = 0x20;
     const EQUAL: u16 = 0x15;
     const SHIFT: u16 = 0x74;
-    const GIVE: u16 = 0x06;
-    const EXTRA: u32 = 0xffff_f000;
+    const RETURN: u16 = 0x06;
+    const AD_OFFSET: u32 = 0xffff_f000;
     [
         // PACKET_OUTGOING, by SKF_AD_PKTTYPE; then SKF_AD_MARK.
-        (BYTE, 0, 0, EXTRA + 4),
+        (BYTE, 0, 0, AD_OFFSET + 4),
         (EQUAL, 0, 10, 4),
-        (WORD, 0, 0, EXTRA + 20),
+        (WORD, 0, 0, AD_OFFSET + 20),
         (EQUAL, 8, 0, MARK),
         (BYTE, 0, 0, 0),
         (SHIFT, 0, 0, 4),
@@ -87,7 +87,7 @@ const FILTER: [Instruction; 13] = {
         (EQUAL, 2, 3, 6),
         (BYTE, 0, 0, 6),
         (EQUAL, 0, 1, 6),
-        (GIVE, 0, 0, SNAP_LENGTH as u32),
-        (GIVE, 0, 0, 0),
+        (RETURN, 0, 0, SNAP_LENGTH as u32),
+        (RETURN, 0, 0, 0),
     ]
 };

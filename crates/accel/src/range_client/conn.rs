@@ -264,15 +264,15 @@ impl Sink for FetchJobs {
     fn body(&mut self, req: ReqId, bytes: &[u8]) {
         let Some(job) = self.queue.iter_mut().find(|job| job.req == req) else { return };
         let (id, callback, wanted) = (job.fetch.id, &self.callback, &mut job.assembler);
-        let mut give =
+        let mut deliver =
             |at: u64, bytes: &[u8]| wanted.add(at, bytes, |range, bytes| callback(id, range, Some(bytes)));
         match &mut job.body {
             Body::SingleRange(at) => {
-                give(*at, bytes);
+                deliver(*at, bytes);
                 *at += bytes.len() as u64;
             }
             Body::Multipart(parts) => {
-                if parts.feed(bytes, &mut give).is_err() {
+                if parts.feed(bytes, &mut deliver).is_err() {
                     job.body = Body::Invalid;
                 }
             }

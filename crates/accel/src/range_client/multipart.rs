@@ -34,7 +34,7 @@ enum State {
 
 impl MultipartByteranges {
     /// A parser for a response with this Content-Type; none if that is another.
-    pub(super) fn of(content_type: &str, whole: u64) -> Option<Self> {
+    pub(super) fn of(content_type: &str, total_len: u64) -> Option<Self> {
         let (kind, parameters) = content_type.split_once(';')?;
         if !kind.trim().eq_ignore_ascii_case("multipart/byteranges") {
             return None;
@@ -48,25 +48,29 @@ impl MultipartByteranges {
         let dash = [b"--", boundary.as_bytes()].concat();
         fits.then_some(Self {
             delimiter: dash,
-            length: whole,
+            length: total_len,
             line: Vec::new(),
             state: State::BeforeDelimiter { lines: 0 },
         })
     }
 
     /// The next bytes of the body; `give` receives those of the resource, and their offset.
-    pub(super) fn feed(&mut self, mut bytes: &[u8], give: &mut dyn FnMut(u64, &[u8])) -> Result<(), InvalidBody> {
+    pub(super) fn feed(
+        &mut self,
+        mut bytes: &[u8],
+        deliver: &mut dyn FnMut(u64, &[u8]),
+    ) -> Result<(), InvalidBody> {
         while !bytes.is_empty() {
             bytes = match self.state {
                 State::End => return Ok(()),
                 State::Body { at, end } => {
                     let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(bytes.len());
-                    let (now, rest) = bytes.split_at(length);
-                    give(at, now);
+                    let (now, remaining) = bytes.split_at(length);
+                    deliver(at, now);
                     let at = at + length as u64;
                     self.state =
                         if at == end { State::BeforeDelimiter { lines: 0 } } else { State::Body { at, end } };
-                    rest
+                    remaining
                 }
                 State::BeforeDelimiter { .. } | State::Fields { .. } => self.read_line(bytes)?,
             };
@@ -77,7 +81,7 @@ impl MultipartByteranges {
     /// Takes bytes up to the end of a line, and parses it if it is complete. Returns what is left.
     fn read_line<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], InvalidBody> {
         let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-        let (now, rest) = bytes.split_at(end.unwrap_or(bytes.len()));
+        let (now, remaining) = bytes.split_at(end.unwrap_or(bytes.len()));
         if self.line.len() + now.len() > MAX_LINE {
             return Err(InvalidBody);
         }
@@ -90,15 +94,15 @@ impl MultipartByteranges {
             // The last boundary may be the body's end, without a line's.
             self.state = State::End;
         }
-        Ok(rest)
+        Ok(remaining)
     }
 
     /// The state after a line.
     fn next(&self, line: &[u8]) -> Result<State, InvalidBody> {
         match self.state {
             State::BeforeDelimiter { lines } => match line.strip_prefix(self.delimiter.as_slice()) {
-                Some(rest) if rest.trim_ascii().is_empty() => Ok(State::Fields { lines: 0, range: None }),
-                Some(rest) if rest.starts_with(b"--") => Ok(State::End),
+                Some(remaining) if remaining.trim_ascii().is_empty() => Ok(State::Fields { lines: 0, range: None }),
+                Some(remaining) if remaining.starts_with(b"--") => Ok(State::End),
                 _ if lines < MAX_LINES => Ok(State::BeforeDelimiter { lines: lines + 1 }),
                 _ => Err(InvalidBody),
             },
@@ -119,11 +123,11 @@ impl MultipartByteranges {
 
     /// `bytes 5-9/20`: first, and one past the last.
     fn range(&self, value: &str) -> Option<(u64, u64)> {
-        let (range, whole) = value.strip_prefix("bytes ")?.split_once('/')?;
+        let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
         let (first, last) = range.split_once('-')?;
         let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
         let (start, end) = (number(first)?, number(last)?.checked_add(1)?);
-        (start < end && end <= self.length && number(whole)? == self.length).then_some((start, end))
+        (start < end && end <= self.length && number(total)? == self.length).then_some((start, end))
     }
 }
 
@@ -140,13 +144,13 @@ pub(crate) mod fuzzing {
     /// Parses a body of several ranges in these pieces; none: it is malformed, or another type.
     pub fn byte_ranges<'a>(
         content_type: &str,
-        whole: u64,
+        total_len: u64,
         pieces: impl Iterator<Item = &'a [u8]>,
-        mut give: impl FnMut(u64, &[u8]),
+        mut deliver: impl FnMut(u64, &[u8]),
     ) -> Option<()> {
-        let mut parts = MultipartByteranges::of(content_type, whole)?;
+        let mut parts = MultipartByteranges::of(content_type, total_len)?;
         for piece in pieces {
-            parts.feed(piece, &mut give).ok()?;
+            parts.feed(piece, &mut deliver).ok()?;
         }
         Some(())
     }
@@ -173,15 +177,15 @@ mod tests {
         body
     }
 
-    fn read(content_type: &str, pieces: &[&[u8]], whole: u64) -> Option<Vec<(u64, Vec<u8>)>> {
-        let mut parts = MultipartByteranges::of(content_type, whole)?;
+    fn read(content_type: &str, pieces: &[&[u8]], total_len: u64) -> Option<Vec<(u64, Vec<u8>)>> {
+        let mut parts = MultipartByteranges::of(content_type, total_len)?;
         let mut got: Vec<(u64, Vec<u8>)> = Vec::new();
         for piece in pieces {
-            let give = &mut |at: u64, bytes: &[u8]| match got.last_mut() {
+            let deliver = &mut |at: u64, bytes: &[u8]| match got.last_mut() {
                 Some((start, all)) if *start + all.len() as u64 == at => all.extend_from_slice(bytes),
                 _ => got.push((at, bytes.to_vec())),
             };
-            parts.feed(piece, give).ok()?;
+            parts.feed(piece, deliver).ok()?;
         }
         Some(got)
     }

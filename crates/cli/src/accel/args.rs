@@ -53,7 +53,7 @@ Exit codes: 0 stopped and everything restored, 1 failed, 64 wrong usage, 69 a li
 pub struct AccelArgs {
     /// What to do [default: run].
     #[command(subcommand)]
-    pub(super) verb: Option<AccelCommand>,
+    pub(super) subcommand: Option<AccelCommand>,
     #[command(flatten)]
     pub(super) run: RunArgs,
 }

@@ -29,7 +29,7 @@ pub(crate) use self::args::{AFTER_HELP, AccelArgs};
 
 /// Executes the command.
 pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
-    match args.verb {
+    match args.subcommand {
         None => run::run(args.run),
         Some(AccelCommand::Status { daemon, json }) => {
             let all = statuses(&daemon)?;
@@ -68,7 +68,7 @@ fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let (mut all, mut why) = (Vec::new(), None);
     for primary in primaries(daemon) {
-        match control::ask(&dir, &primary, Request::Status) {
+        match control::send_request(&dir, &primary, Request::Status) {
             Ok(Response::Status(status)) => all.push(*status),
             Ok(_) => return Err(unexpected_response()),
             Err(error) => why = why.or(Some(error)),
@@ -78,7 +78,7 @@ fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
         _ if !all.is_empty() => Ok(all),
         Some(error) => Err(query_error(&error)),
         None => Err(query_error(&ControlError::NotRunning {
-            who: COMMAND,
+            daemon_command: COMMAND,
             socket: control::socket(&dir, "*"),
             error: std::io::ErrorKind::NotFound.into(),
         })),
@@ -90,7 +90,7 @@ fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
     let dir = run_dir(daemon.run_dir.as_deref());
     let mut ended = Vec::new();
     for primary in primaries(daemon) {
-        match control::ask(&dir, &primary, Request::Stop) {
+        match control::send_request(&dir, &primary, Request::Stop) {
             Ok(Response::Stopping { pid }) => {
                 wait_for(pid, &dir, &primary)?;
                 ended.push(primary);

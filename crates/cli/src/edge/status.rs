@@ -382,7 +382,9 @@ fn link_state(link: &LinkState) -> &'static str {
 
 fn fleet_text(fleet: &FleetStatus) -> String {
     let assignment = match (&fleet.assignment, fleet.reason) {
-        (Some(held), _) => format!("has assigned {} and reserved {}", held.relay, held.reservation),
+        (Some(assignment), _) => {
+            format!("has assigned {} and reserved {}", assignment.relay, assignment.reservation)
+        }
         (None, Some(reason)) if fleet.waiting => {
             format!("has assigned no relay ({}): new flows wait until a relay has capacity", reason.as_str())
         }

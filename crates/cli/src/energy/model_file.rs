@@ -175,7 +175,7 @@ mod tests {
     fn an_invalid_model_is_rejected_in_one_line() {
         let head = "device='d'\nsource='s'\nconfidence='50%'\n";
         let radio = "[radio.lte]\ndown={base='1W',per_bit='2nJ/bit'}\n";
-        for (text, says) in [
+        for (text, expected) in [
             (format!("{head}{radio}tial=[]\n"), "m.toml:6: unknown field `tial`"),
             (format!("{head}plattform='1W'\n{radio}"), "m.toml:4: unknown field `plattform`"),
             (
@@ -200,7 +200,7 @@ mod tests {
             ("[".into(), "m.toml:1: "),
         ] {
             let error = parse(&text, "m", "m.toml").unwrap_err();
-            assert!(error.contains(says), "{text:?}: {error}");
+            assert!(error.contains(expected), "{text:?}: {error}");
             assert!(!error.contains('\n'), "{error}");
         }
     }

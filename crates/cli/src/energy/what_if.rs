@@ -180,9 +180,9 @@ mod tests {
 
     #[test]
     fn the_energy_of_a_log_is_equal_to_a_calculation_by_hand() {
-        let counted = count_log(log().as_bytes(), models(&["greenbag", "thesis-s7"])).unwrap();
-        assert!((counted.seconds - 2.5).abs() < 1e-9);
-        let greenbag = &counted.models[0];
+        let log_counts = count_log(log().as_bytes(), models(&["greenbag", "thesis-s7"])).unwrap();
+        assert!((log_counts.seconds - 2.5).abs() < 1e-9);
+        let greenbag = &log_counts.models[0];
         let lte = &greenbag.links[0];
         assert_eq!((lte.name.as_str(), lte.kind, lte.bytes), ("wwan0", "lte", 1_000_000));
         // 2 s at 2022.2 mW, 8 Mbit at 16.72 nJ/bit, and the tail.
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(greenbag.links[1].energy_j, None);
         assert_eq!(greenbag.energy_j, lte.energy_j);
         // The whole device: 0.7 W for 2.5 s beside its radio.
-        let s7 = &counted.models[1];
+        let s7 = &log_counts.models[1];
         assert!((s7.platform_j - 1.75).abs() < 1e-6);
         assert!((s7.energy_j.unwrap() - 1.75 - 2.0 * 0.393 - 8e6 * 13.5e-9).abs() < 1e-6);
     }
@@ -213,12 +213,12 @@ thesis-s7: 2.64 J in 2.50 s plus tails, of which 1.75 J without radios
 
     #[test]
     fn a_truncated_log_is_counted_up_to_its_last_complete_line() {
-        let whole = log();
-        let text = &whole[..whole.len() - 10];
-        let counted = count_log(text.as_bytes(), models(&["greenbag"])).unwrap();
-        assert_eq!(counted.truncated_at, Some(whole.lines().count() as u64));
-        assert!(render(&counted).ends_with("(the run was killed).\n"));
-        let (line, what) = count_log("no log\n".as_bytes(), models(&["greenbag"])).unwrap_err();
-        assert!(line == 1 && what.starts_with("not a decision log of marline"), "{what}");
+        let full_log = log();
+        let text = &full_log[..full_log.len() - 10];
+        let log_counts = count_log(text.as_bytes(), models(&["greenbag"])).unwrap();
+        assert_eq!(log_counts.truncated_at, Some(full_log.lines().count() as u64));
+        assert!(render(&log_counts).ends_with("(the run was killed).\n"));
+        let (line, message) = count_log("no log\n".as_bytes(), models(&["greenbag"])).unwrap_err();
+        assert!(line == 1 && message.starts_with("not a decision log of marline"), "{message}");
     }
 }

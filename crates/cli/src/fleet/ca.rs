@@ -326,8 +326,8 @@ mod tests {
             default_authority_dir(true, Some("/home/ann/.config/marline".into())),
             Some("/etc/marline/ca".into())
         );
-        let own = default_authority_dir(false, Some("/home/ann/.config/marline".into()));
-        assert_eq!(own, Some("/home/ann/.config/marline/ca".into()));
+        let default_dir = default_authority_dir(false, Some("/home/ann/.config/marline".into()));
+        assert_eq!(default_dir, Some("/home/ann/.config/marline/ca".into()));
         assert_eq!(default_authority_dir(false, None), None);
     }
 }

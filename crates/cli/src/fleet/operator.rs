@@ -228,10 +228,13 @@ mod tests {
     #[test]
     fn the_lifetime_left_is_shown_in_days_and_on_the_last_day_in_hours() {
         let now: UtcSeconds = "2026-10-02T12:00:00Z".parse().unwrap();
-        let of = |ends| time_left(ends, now);
-        assert_eq!(of(Some("2026-11-01T12:00:00Z")), "30 d");
-        assert_eq!(of(Some("2026-10-03T11:59:59Z")), "23 h");
-        assert_eq!((of(Some("2026-10-02T12:00:00Z")).as_str(), of(None).as_str()), ("expired", "-"));
+        let time_left_of = |ends| time_left(ends, now);
+        assert_eq!(time_left_of(Some("2026-11-01T12:00:00Z")), "30 d");
+        assert_eq!(time_left_of(Some("2026-10-03T11:59:59Z")), "23 h");
+        assert_eq!(
+            (time_left_of(Some("2026-10-02T12:00:00Z")).as_str(), time_left_of(None).as_str()),
+            ("expired", "-")
+        );
     }
 
     #[test]

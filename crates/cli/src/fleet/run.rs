@@ -159,7 +159,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     let coordinator = coordinator.map_err(|error| cli_error(&error))?;
     new_runtime()?.block_on(async {
         let listen_for = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
-        let (mut term, mut int) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
+        let (mut sigterm, mut int) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
         let (mut reload_signal, reloader) = (ReloadSignal::register()?, Reloader::new());
         let limits = Limits::default().fit_descriptors(descriptors);
         let listener = ApiListener::open(Arc::clone(&coordinator), &args.listen, limits).await;
@@ -171,7 +171,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
         print_notice(&format!("{} listens on {}", peer.identity, listens.join(", ")));
         let stop_requested = async {
             tokio::select! {
-                _ = term.recv() => {}
+                _ = sigterm.recv() => {}
                 _ = int.recv() => {}
             }
         };
@@ -409,7 +409,7 @@ async fn keep_credentials_fresh(
             }
         }
     };
-    let install = |own: &Credentials| trust.install(own.clone()).map_err(|error| error.to_string());
+    let install = |credentials: &Credentials| trust.install(credentials.clone()).map_err(|error| error.to_string());
     run_renewal(None, &member_cert, credentials, reload_requests, install).await
 }
 

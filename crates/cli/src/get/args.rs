@@ -229,17 +229,17 @@ mod tests {
             (&["--checksum", "md5=00", "http://h/f"], "is not a checksum"),
             (&["--retry", "-1", "http://h/f"], "-1"),
         ];
-        for (words, expected) in table {
-            let line = parse_get(words).unwrap_err();
-            assert!(line.contains(expected), "{words:?}: {line}");
-            assert!(line.ends_with("; see `marline get --help`"), "{words:?}: {line}");
+        for (args, expected) in table {
+            let line = parse_get(args).unwrap_err();
+            assert!(line.contains(expected), "{args:?}: {line}");
+            assert!(line.ends_with("; see `marline get --help`"), "{args:?}: {line}");
             assert!(!line.contains('\n'), "{line}");
         }
     }
 
     #[test]
     fn options_of_curl_and_wget_are_accepted() {
-        let words = [
+        let command_line = [
             "-L",
             "-f",
             "-s",
@@ -258,8 +258,8 @@ mod tests {
             "p:1",
             "-4",
         ];
-        let more = ["--noproxy", "h", "--max-redirs", "3", "--limit-rate", "2M", "h/f"];
-        let args = parse_get(&[&words[..], &more].concat()).unwrap();
+        let extra_args = ["--noproxy", "h", "--max-redirs", "3", "--limit-rate", "2M", "h/f"];
+        let args = parse_get(&[&command_line[..], &extra_args].concat()).unwrap();
         assert!(args.quiet && args.remote_time && args.request.ipv4 && args.request.netrc);
         assert_eq!(args.request.max_redirs, 3);
         assert_eq!(args.rate_limits[0].rate, Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024));
@@ -276,11 +276,11 @@ mod tests {
 
     #[test]
     fn options_may_be_repeated_as_with_curl() {
-        let words = [
+        let command_line = [
             "-fsSL", "-q", "-L", "-s", "--retry", "2", "--retry", "3", "-b", "a=1", "-b", "file", "-b", "b=2",
             "h/f",
         ];
-        let args = parse_get(&words).unwrap();
+        let args = parse_get(&command_line).unwrap();
         assert!(args.quiet && args.retry == 3);
         assert_eq!(args.request.headers().unwrap(), [("Cookie".to_owned(), "a=1; b=2".to_owned())]);
         assert_eq!(args.request.cookie_files().load, [PathBuf::from("file")]);

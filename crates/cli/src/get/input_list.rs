@@ -139,7 +139,7 @@ fn parse_option(entry: &mut ListEntry, text: &str) -> Result<(), String> {
 
 /// Parses a checksum; aria2 writes `sha-256` for `sha256`.
 fn parse_checksum(text: &str) -> Result<Checksum, String> {
-    let plain = text.strip_prefix("sha-").map_or_else(|| text.to_owned(), |rest| format!("sha{rest}"));
+    let plain = text.strip_prefix("sha-").map_or_else(|| text.to_owned(), |remaining| format!("sha{remaining}"));
     plain.trim().parse().map_err(|error: marline_download::ParseChecksumError| error.to_string())
 }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn an_invalid_list_is_rejected_with_the_line_of_the_mistake() {
-        for (text, says) in [
+        for (text, expected) in [
             ("http://a/1\n  split=5\n", "list: line 2: unknown option `split`: use out, dir"),
             (" out=x\n", "line 1: an option without a URL"),
             ("http://a/1\n  out\n", "line 2: `out` is not an option"),
@@ -212,7 +212,7 @@ mod tests {
             ("http://a/1\n dir=\n", "dir= has no value"),
         ] {
             let line = parse_error(text);
-            assert!(line.contains(says) && !line.contains("secret"), "{text}: {line}");
+            assert!(line.contains(expected) && !line.contains("secret"), "{text}: {line}");
         }
     }
 

@@ -88,8 +88,8 @@ pub(crate) fn restore_from_args(args: &RestoreArgs, config: Option<&Path>) -> Re
 
 fn restore(run_dir: &Path, quiet: bool) -> Result<(), CliError> {
     let result = restore::restore(run_dir).map_err(|error| match error {
-        PathsError::NotPermitted { what } => {
-            CliError::new(CliError::PRIVILEGE, format!("{what}: not permitted: needs CAP_NET_ADMIN"))
+        PathsError::NotPermitted { operation } => {
+            CliError::new(CliError::PRIVILEGE, format!("{operation}: not permitted: needs CAP_NET_ADMIN"))
         }
         error => to_cli_error(error),
     })?;

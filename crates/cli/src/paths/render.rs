@@ -97,7 +97,7 @@ fn header(status: &Status) -> String {
     };
     let _ = write!(text, "\n{count} connections {verb}, {} active", counts.active);
     let unmanaged = if status.mode == "dry-run" { 0 } else { counts.unmanaged };
-    for (count, what) in [
+    for (count, label) in [
         (counts.adopted, "adopted"),
         (unmanaged, "unmanaged"),
         (counts.plain_now, "plain TCP instead of MPTCP"),
@@ -106,7 +106,7 @@ fn header(status: &Status) -> String {
         (counts.resyncs, "times resynchronised"),
     ] {
         if count > 0 {
-            let _ = write!(text, ", {count} {what}");
+            let _ = write!(text, ", {count} {label}");
         }
     }
     if let Some(forwarder) = &status.forwarder {
@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn an_explanation_has_the_subflows_and_the_decisions_in_their_order() {
         let mut connections = example().connections;
-        let decision = |ago_s, what: &str| marline_paths::status::Decision { age_s: ago_s, text: what.into() };
+        let decision = |ago_s, text: &str| marline_paths::status::Decision { age_s: ago_s, text: text.into() };
         let decisions = vec![decision(3.0, "join wwan0 as a backup"), decision(0.5, "wlan0 alone costs less")];
         let text = render_explanation(&Explanation { connection: connections.remove(0), decisions });
         let lines: Vec<&str> = text.lines().collect();

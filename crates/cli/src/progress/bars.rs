@@ -107,9 +107,9 @@ impl BarStyle {
     }
 
     /// Bar of `width` characters for `part` of `whole`. Without a known `whole` it shows no share.
-    pub(super) fn bar(self, part: u64, whole: Option<u64>, width: usize) -> String {
-        let whole = whole.filter(|whole| *whole > 0);
-        let full = whole.map_or(0, |whole| (u128::from(part) * width as u128 / u128::from(whole)) as usize);
+    pub(super) fn bar(self, part: u64, total: Option<u64>, width: usize) -> String {
+        let total = total.filter(|total| *total > 0);
+        let full = total.map_or(0, |total| (u128::from(part) * width as u128 / u128::from(total)) as usize);
         let full = full.min(width);
         let (body, head) = match self {
             Self::Unicode => ("━", "╸"),
@@ -289,9 +289,9 @@ mod tests {
 
     #[test]
     fn a_bar_has_the_requested_width_for_any_numbers() {
-        for (part, whole) in [(0, None), (5, None), (0, Some(0)), (7, Some(0)), (u64::MAX, Some(1)), (1, Some(3))] {
+        for (part, total) in [(0, None), (5, None), (0, Some(0)), (7, Some(0)), (u64::MAX, Some(1)), (1, Some(3))] {
             for width in [0, 1, 10] {
-                assert_eq!(BarStyle::Unicode.bar(part, whole, width).chars().count(), width, "{part}/{whole:?}");
+                assert_eq!(BarStyle::Unicode.bar(part, total, width).chars().count(), width, "{part}/{total:?}");
             }
         }
         assert_eq!(BarStyle::Ascii.bar(1, Some(2), 4), "==> ");

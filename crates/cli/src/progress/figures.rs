@@ -24,24 +24,24 @@ pub(crate) fn size(bytes: u64) -> String {
 
 /// `0.8 s`, `12 s`, `3 min 5 s`, `2 h 4 min`.
 pub(crate) fn time(seconds: f64) -> String {
-    let whole = seconds.max(0.0) as u64;
-    match whole {
+    let whole_seconds = seconds.max(0.0) as u64;
+    match whole_seconds {
         0..10 => format!("{seconds:.1} s"),
-        10..60 => format!("{whole} s"),
-        60..3600 => format!("{} min {} s", whole / 60, whole % 60),
-        _ => format!("{} h {} min", whole / 3600, whole / 60 % 60),
+        10..60 => format!("{whole_seconds} s"),
+        60..3600 => format!("{} min {} s", whole_seconds / 60, whole_seconds % 60),
+        _ => format!("{} h {} min", whole_seconds / 3600, whole_seconds / 60 % 60),
     }
 }
 
 /// `part` in percent of `whole`, rounded to the nearest, so that the shares of two links add up to 100. 0 if `whole` is 0.
-pub(super) fn share(part: u64, whole: u64) -> u64 {
-    let share = (u128::from(part) * 100 + u128::from(whole) / 2).checked_div(u128::from(whole)).unwrap_or(0);
+pub(super) fn share(part: u64, total: u64) -> u64 {
+    let share = (u128::from(part) * 100 + u128::from(total) / 2).checked_div(u128::from(total)).unwrap_or(0);
     u64::try_from(share).map_or(100, |share| share.min(100))
 }
 
 /// `part` in percent of `whole`, rounded down, so that 100 means complete. 0 if `whole` is 0.
-pub(super) fn percent(part: u64, whole: u64) -> u64 {
-    let share = (u128::from(part) * 100).checked_div(u128::from(whole)).unwrap_or(0);
+pub(super) fn percent(part: u64, total: u64) -> u64 {
+    let share = (u128::from(part) * 100).checked_div(u128::from(total)).unwrap_or(0);
     u64::try_from(share).map_or(100, |share| share.min(100))
 }
 

@@ -16,8 +16,8 @@ pub(super) fn draw(overview: &BatchProgress, ink: BarStyle, columns: usize, rows
     let head = files_summary(overview);
     // One row is for the total and one for the cursor below it.
     let file_rows = rows.saturating_sub(2);
-    let hidden = overview.files.len().saturating_sub(file_rows);
-    let shown = overview.files.get(..overview.files.len() - hidden).unwrap_or_default();
+    let hidden_count = overview.files.len().saturating_sub(file_rows);
+    let shown = overview.files.get(..overview.files.len() - hidden_count).unwrap_or_default();
     let longest = shown.iter().map(|file| printable(&file.name).width()).max().unwrap_or(0).max(head.width());
     // Names get a third of a wide terminal; on a narrow one, the columns that the figures leave.
     let names = longest.min((width / 3).max(12)).min(width.saturating_sub(FIGURES).max(width.saturating_sub(5)));

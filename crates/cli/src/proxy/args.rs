@@ -134,8 +134,8 @@ fn parse_greenbag(text: &str) -> Result<GreenBagParams, String> {
                     return Err("segment: the size must not be zero".to_owned());
                 }
             }
-            Some(("recovery", word @ ("on" | "off"))) => params.recovery_enabled = word == "on",
-            Some(("split", word @ ("adaptive" | "equal"))) => params.adaptive_subsegments = word == "adaptive",
+            Some(("recovery", value @ ("on" | "off"))) => params.recovery_enabled = value == "on",
+            Some(("split", value @ ("adaptive" | "equal"))) => params.adaptive_subsegments = value == "adaptive",
             _ => return Err(format!("`{part}`: use segment=SIZE, recovery=on|off or split=adaptive|equal")),
         }
     }

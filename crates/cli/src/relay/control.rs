@@ -110,7 +110,7 @@ fn find_relay(relay_ref: &RelaySelectorArgs) -> Result<(PathBuf, Name), CliError
         None => Err(first_error.unwrap_or_else(|| {
             let socket = dirs.first().cloned().unwrap_or_default();
             query_error(&ControlError::NotRunning {
-                who: COMMAND_NAME,
+                daemon_command: COMMAND_NAME,
                 socket,
                 error: std::io::ErrorKind::NotFound.into(),
             })

@@ -44,7 +44,7 @@ pub(crate) use args::{AFTER_HELP, RelayArgs};
 /// Runs a relay, or sends a request to a running one.
 pub(crate) fn run(args: RelayArgs) -> Result<(), CliError> {
     match args.command {
-        Some(verb) => control::run(&verb),
+        Some(subcommand) => control::run(&subcommand),
         None => run_relay(args.run),
     }
 }
@@ -203,9 +203,9 @@ fn new_runtime() -> Result<tokio::runtime::Runtime, CliError> {
 /// request.
 async fn wait_for_stop(relay: &Relay, drain_timeout: Duration) -> Result<(), CliError> {
     let listen_for = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
-    let (mut term, mut int) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
+    let (mut sigterm, mut int) = (listen_for(SignalKind::terminate())?, listen_for(SignalKind::interrupt())?);
     tokio::select! {
-        _ = term.recv() => {}
+        _ = sigterm.recv() => {}
         _ = int.recv() => {}
         () = relay.wait_for_stop(false) => {}
     }
@@ -216,7 +216,7 @@ async fn wait_for_stop(relay: &Relay, drain_timeout: Duration) -> Result<(), Cli
     }
     tokio::select! {
         () = relay.wait_until_idle() => {}
-        _ = term.recv() => {}
+        _ = sigterm.recv() => {}
         _ = int.recv() => {}
         () = relay.wait_for_stop(true) => {}
         () = tokio::time::sleep(drain_timeout) => {

@@ -28,7 +28,7 @@ use repository::{allowed_dependencies, dependencies, manifests, read, root, show
 /// Crates that `core` may use: values and their text, mathematics, nothing that knows an operating system.
 const CORE_MAY_USE: [&str; 5] = ["thiserror", "bytes", "libm", "serde", "httparse"];
 /// Dependencies of those: their own parts, and what runs in the compiler only.
-const CORE_MAY_BRING: [&str; 7] =
+const CORE_TRANSITIVE: [&str; 7] =
     ["serde_core", "serde_derive", "thiserror-impl", "proc-macro2", "quote", "syn", "unicode-ident"];
 
 /// Cycles that are not removed yet, each by its crate and its first module. No other may appear, and one that is gone leaves this list.
@@ -65,9 +65,9 @@ fn crates_depend_on_each_other_as_the_documentation_says() {
             continue;
         };
         for used in dependencies(&manifest) {
-            let ours = if used == "marline" { Some("cli") } else { used.strip_prefix("marline-") };
-            if let Some(ours) = ours.filter(|ours| !allowed.contains(*ours)) {
-                wrong.push(format!("crates/{name} must not depend on {ours} (docs/architecture.md)"));
+            let dependency = if used == "marline" { Some("cli") } else { used.strip_prefix("marline-") };
+            if let Some(dependency) = dependency.filter(|dependency| !allowed.contains(*dependency)) {
+                wrong.push(format!("crates/{name} must not depend on {dependency} (docs/architecture.md)"));
             }
         }
     }
@@ -92,8 +92,8 @@ fn no_modules_import_each_other_in_a_cycle() {
             }
         }
     }
-    let gone = KNOWN_CYCLES.iter().filter(|id| !known.iter().any(|known| known == *id));
-    wrong.extend(gone.map(|id| format!("{id}: this cycle is gone, remove it from KNOWN_CYCLES")));
+    let resolved_cycles = KNOWN_CYCLES.iter().filter(|id| !known.iter().any(|known| known == *id));
+    wrong.extend(resolved_cycles.map(|id| format!("{id}: this cycle is gone, remove it from KNOWN_CYCLES")));
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
@@ -118,7 +118,7 @@ fn core_depends_on_a_short_list_of_crates() {
     let (mut visited, mut open) = (BTreeSet::new(), direct);
     while let Some(name) = open.pop() {
         if visited.insert(name.clone()) {
-            let known = CORE_MAY_USE.iter().chain(&CORE_MAY_BRING).any(|allowed| *allowed == name);
+            let known = CORE_MAY_USE.iter().chain(&CORE_TRANSITIVE).any(|allowed| *allowed == name);
             assert!(known, "core depends on {name} through one of its dependencies");
             open.extend(depends_on.get(&name).cloned().unwrap_or_default());
         }

@@ -61,9 +61,9 @@ pub(crate) struct Cycle {
 impl Crate {
     /// Reads a crate from its root file (`lib.rs` or `main.rs`).
     pub(crate) fn read(root: &Path) -> Self {
-        let mut this = Self { modules: BTreeMap::new() };
-        this.read_file(root, root.parent().expect("a file is in a folder"), Vec::new());
-        this
+        let mut graph = Self { modules: BTreeMap::new() };
+        graph.read_file(root, root.parent().expect("a file is in a folder"), Vec::new());
+        graph
     }
 
     /// The modules of the crate, by path.
@@ -135,10 +135,10 @@ impl Crate {
             return None;
         }
         let mut at = from.clone();
-        let mut rest = path;
+        let mut remaining = path;
         match path.first()?.as_str() {
-            "crate" => (at, rest) = (Vec::new(), &path[1..]),
-            "self" => rest = &path[1..],
+            "crate" => (at, remaining) = (Vec::new(), &path[1..]),
+            "self" => remaining = &path[1..],
             "super" => {}
             first => {
                 let is_child = self.modules.contains_key(&[at.clone(), vec![first.to_owned()]].concat());
@@ -149,14 +149,14 @@ impl Crate {
                 }
             }
         }
-        while rest.first().is_some_and(|segment| segment == "super") {
+        while remaining.first().is_some_and(|segment| segment == "super") {
             at.pop()?;
-            rest = &rest[1..];
+            remaining = &remaining[1..];
         }
-        while let Some(segment) = rest.first() {
+        while let Some(segment) = remaining.first() {
             let child = [at.clone(), vec![segment.clone()]].concat();
             if self.modules.contains_key(&child) {
-                (at, rest) = (child, &rest[1..]);
+                (at, remaining) = (child, &remaining[1..]);
                 continue;
             }
             let module = self.modules.get(&at)?;
@@ -164,11 +164,11 @@ impl Crate {
                 break;
             }
             if let Some(target) = module.used.get(segment) {
-                let target = [target.as_slice(), &rest[1..]].concat();
-                return self.resolve(&at, &target, depth + 1).or_else(|| Some((at, rest.join("::"))));
+                let target = [target.as_slice(), &remaining[1..]].concat();
+                return self.resolve(&at, &target, depth + 1).or_else(|| Some((at, remaining.join("::"))));
             }
             for glob in &module.globs {
-                let target = [glob.as_slice(), rest].concat();
+                let target = [glob.as_slice(), remaining].concat();
                 if let Some((to, name)) = self.resolve(&at, &target, depth + 1)
                     && self
                         .modules
@@ -180,7 +180,7 @@ impl Crate {
             }
             break;
         }
-        Some((at, rest.join("::")))
+        Some((at, remaining.join("::")))
     }
 
     /// The import cycles. A module and everything below it count as one node.

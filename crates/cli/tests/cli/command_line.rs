@@ -18,24 +18,24 @@ impl Program {
         Self { home: tempfile::tempdir().unwrap() }
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-        command.args(words).env_clear().env("HOME", self.home.path()).env("PATH", "/usr/bin:/bin");
+        command.args(args).env_clear().env("HOME", self.home.path()).env("PATH", "/usr/bin:/bin");
         command.current_dir(self.home.path()).stdin(Stdio::null());
         command
     }
 
-    fn run(&self, words: &[&str]) -> Output {
-        self.command(words).output().unwrap()
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
     }
 
     /// Expects the exit code and one line of explanation; returns that line.
-    fn refused(&self, words: &[&str], code: i32) -> String {
-        let output = self.run(words);
+    fn refused(&self, args: &[&str], code: i32) -> String {
+        let output = self.run(args);
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
-        assert!(output.stdout.is_empty(), "{words:?}: results after an error");
-        assert_eq!(stderr.matches('\n').count(), 1, "{words:?}: not one line: {stderr}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}: results after an error");
+        assert_eq!(stderr.matches('\n').count(), 1, "{args:?}: not one line: {stderr}");
         stderr.strip_prefix("marline: ").unwrap_or_else(|| panic!("{stderr}")).trim_end().to_owned()
     }
 
@@ -87,9 +87,9 @@ fn usage_errors_end_with_64_and_one_line() {
         (&["energy", "what-if", "log", "--model", "x"], "unknown energy model `x`: use typical"),
         (&["energy"], "missing subcommand"),
     ];
-    for (words, says) in table {
-        let line = program.refused(words, 64);
-        assert!(line.contains(says), "{words:?}: {line}");
+    for (args, expected) in table {
+        let line = program.refused(args, 64);
+        assert!(line.contains(expected), "{args:?}: {line}");
     }
 }
 
@@ -117,8 +117,8 @@ fn a_secret_is_never_printed() {
         &["get", "http:///me:hunter2@h/f"],
         &["get", "http:me:hunter2@h/f"],
     ];
-    for words in table {
-        assert!(!program.refused(words, 64).contains("hunter2"), "{words:?}");
+    for args in table {
+        assert!(!program.refused(args, 64).contains("hunter2"), "{args:?}");
     }
     let secret = program.write("secret", "hunter2\n");
     std::fs::set_permissions(&secret, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
@@ -133,7 +133,7 @@ fn a_secret_is_never_printed() {
 #[test]
 fn help_and_version_go_to_standard_output() {
     let program = Program::new();
-    for (words, says) in [
+    for (args, expected) in [
         (&["--version"][..], concat!("marline ", env!("CARGO_PKG_VERSION"))),
         (&["help"], "Download files over all links at once"),
         (&["--help"], "Exit codes: 0 success"),
@@ -141,10 +141,10 @@ fn help_and_version_go_to_standard_output() {
         (&["help", "replay"], "marline replay run.ndjson"),
         (&["links", "--help"], "marline links --json"),
     ] {
-        let output = program.run(words);
-        assert_eq!(output.status.code(), Some(0), "{words:?}");
-        assert!(output.stderr.is_empty(), "{words:?}");
-        assert!(String::from_utf8(output.stdout).unwrap().contains(says), "{words:?}");
+        let output = program.run(args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(output.stderr.is_empty(), "{args:?}");
+        assert!(String::from_utf8(output.stdout).unwrap().contains(expected), "{args:?}");
     }
 }
 
@@ -166,8 +166,11 @@ fn help_lists_the_exit_codes_of_the_documentation() {
 fn help_lists_every_command() {
     let program = Program::new();
     let text = String::from_utf8(program.run(&["help"]).stdout).unwrap();
-    for verb in ["get", "links", "replay"] {
-        assert!(text.lines().any(|line| line.trim_start().starts_with(&format!("{verb} "))), "{verb}: {text}");
+    for subcommand in ["get", "links", "replay"] {
+        assert!(
+            text.lines().any(|line| line.trim_start().starts_with(&format!("{subcommand} "))),
+            "{subcommand}: {text}"
+        );
     }
 }
 
@@ -259,7 +262,7 @@ fn files_linked_in_the_documentation_exist() {
     pages.extend(std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path()));
     for page in pages.iter().filter(|page| page.extension().is_some_and(|ext| ext == "md")) {
         let text = std::fs::read_to_string(page).unwrap();
-        for target in text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()) {
+        for target in text.split("](").skip(1).filter_map(|remaining| remaining.split([')', '#']).next()) {
             if !target.is_empty() && !target.contains("://") {
                 let file = page.parent().unwrap().join(target);
                 assert!(file.exists(), "{}: the link target {target} does not exist", page.display());

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A radio with 1 W while active, 10 nJ/bit, and a tail of 2 J in two stages.
-const MINE: &str = "\
+const CUSTOM_MODEL: &str = "\
 device = 'a loopback'
 source = 'this test'
 confidence = '100%'
@@ -20,9 +20,9 @@ tail = [{ power = '500mW', time = '2s' }, { power = '250mW', time = '4s' }]
 ";
 const SIZE: usize = 500_000;
 
-fn marline(home: &TempDir, words: &[&str]) -> Output {
+fn marline(home: &TempDir, args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(words).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
+    command.args(args).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
     command.current_dir(home.path()).stdin(Stdio::null()).output().unwrap()
 }
 
@@ -71,9 +71,9 @@ fn serve() -> String {
 #[test]
 fn a_download_and_its_log_have_the_same_energy() {
     let (home, url) = (tempfile::tempdir().unwrap(), serve());
-    std::fs::write(home.path().join("mine.toml"), MINE).unwrap();
-    let words = ["get", "--json", "--quiet", "--trace", "log", "--energy-model", "./mine.toml", url.as_str()];
-    let report = json(&marline(&home, &words));
+    std::fs::write(home.path().join("mine.toml"), CUSTOM_MODEL).unwrap();
+    let args = ["get", "--json", "--quiet", "--trace", "log", "--energy-model", "./mine.toml", url.as_str()];
+    let report = json(&marline(&home, &args));
     assert_eq!(report["energy_model"], "mine");
     let link = &report["links"][0];
     assert_eq!(link["kind"], "other");
@@ -90,27 +90,27 @@ fn a_download_and_its_log_have_the_same_energy() {
     assert!((sum - joules(&link["energy_j"])).abs() < 1e-9);
     assert_eq!(report["energy_j"], link["energy_j"]);
 
-    let words = ["energy", "what-if", "log", "--model", "./mine.toml", "--model", "greenbag", "--json"];
-    let counted = json(&marline(&home, &words));
-    let mine = &counted["models"][0];
-    assert_eq!(mine["energy_j"], report["energy_j"]);
-    assert_eq!(mine["links"][0]["energy"], link["energy"]);
-    assert_eq!(mine["links"][0]["bytes"], SIZE);
+    let args = ["energy", "what-if", "log", "--model", "./mine.toml", "--model", "greenbag", "--json"];
+    let what_if_report = json(&marline(&home, &args));
+    let custom = &what_if_report["models"][0];
+    assert_eq!(custom["energy_j"], report["energy_j"]);
+    assert_eq!(custom["links"][0]["energy"], link["energy"]);
+    assert_eq!(custom["links"][0]["bytes"], SIZE);
     // The phone of the GreenBag model has no radio of this kind.
-    assert_eq!(counted["models"][1]["energy_j"], Value::Null);
+    assert_eq!(what_if_report["models"][1]["energy_j"], Value::Null);
 
     // The configuration can name the model as well; a report without a model has null values.
     std::fs::write(home.path().join("c.toml"), "energy-model = './mine.toml'\n").unwrap();
-    let words = ["get", "--json", "--quiet", "--config", "c.toml", "-o", "g", url.as_str()];
-    assert_eq!(json(&marline(&home, &words))["energy_model"], "mine");
+    let args = ["get", "--json", "--quiet", "--config", "c.toml", "-o", "g", url.as_str()];
+    assert_eq!(json(&marline(&home, &args))["energy_model"], "mine");
     let output = marline(&home, &["energy", "what-if", "log", "--config", "c.toml"]);
     assert!(String::from_utf8(output.stdout).unwrap().starts_with("mine: "));
     // Without --json, the energy is printed in a line if a model is named.
     let output = marline(&home, &["get", "--energy-model", "greenbag", "-o", "i", url.as_str()]);
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("energy with model greenbag, including tails: unknown ("), "{stderr}");
-    let words = ["get", "--json", "--quiet", "--energy-model", "none", "-o", "h", url.as_str()];
-    let report = json(&marline(&home, &words));
+    let args = ["get", "--json", "--quiet", "--energy-model", "none", "-o", "h", url.as_str()];
+    let report = json(&marline(&home, &args));
     assert_eq!((&report["energy_model"], &report["energy_j"]), (&Value::Null, &Value::Null));
 }
 
@@ -129,7 +129,7 @@ fn models_are_listed_shown_and_can_be_files() {
             assert!(page.contains(&format!("`{key}`")), "docs/json.md does not describe the field {key}");
         }
     }
-    std::fs::write(home.path().join("mine.toml"), MINE.replace("tail", "tial")).unwrap();
+    std::fs::write(home.path().join("mine.toml"), CUSTOM_MODEL.replace("tail", "tial")).unwrap();
     let output = marline(&home, &["energy", "show", "./mine.toml"]);
     assert_eq!(output.status.code(), Some(64));
     let stderr = String::from_utf8(output.stderr).unwrap();
@@ -142,10 +142,10 @@ fn models_are_listed_shown_and_can_be_files() {
 fn a_file_that_is_no_log_fails_with_its_line() {
     let home = tempfile::tempdir().unwrap();
     std::fs::write(home.path().join("log"), "{}\n").unwrap();
-    for (log, says) in [("log", "log:1: not a decision log of marline"), ("absent", "absent: No such file")] {
+    for (log, expected) in [("log", "log:1: not a decision log of marline"), ("absent", "absent: No such file")] {
         let output = marline(&home, &["energy", "what-if", log]);
         assert_eq!(output.status.code(), Some(1));
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert!(stderr.starts_with(&format!("marline: {says}")), "{stderr}");
+        assert!(stderr.starts_with(&format!("marline: {expected}")), "{stderr}");
     }
 }

@@ -17,22 +17,22 @@ fn read(name: &str) -> String {
 }
 
 /// Runs a checker; none if it is not installed.
-fn run_checker(program: &str, words: &[&str]) -> Option<Output> {
-    let output = Command::new(program).args(words).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
+fn run_checker(program: &str, args: &[&str]) -> Option<Output> {
+    let output = Command::new(program).args(args).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").output();
     output.inspect_err(|error| eprintln!("skipped: {program}: {error}")).ok()
 }
 
 /// Asserts that the program accepts these options: it must fail for a missing file that they name, not for an option.
-fn assert_options_are_known(words: &[String]) {
-    let output = Command::new(MARLINE).args(words).output().unwrap();
+fn assert_options_are_known(args: &[String]) {
+    let output = Command::new(MARLINE).args(args).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.to_lowercase().contains("no such file") && stderr.contains(".pem"), "{words:?}: {stderr}");
+    assert!(stderr.to_lowercase().contains("no such file") && stderr.contains(".pem"), "{args:?}: {stderr}");
 }
 
 #[test]
 fn systemd_units_are_valid_and_their_options_are_known() {
     let dir = tempfile::tempdir().unwrap();
-    for (unit, more) in [
+    for (unit, extra_args) in [
         ("marline-paths", ""),
         ("marline-accel@", ""),
         ("marline-edge", "--relay 127.0.0.1 --lan wlan1 --live 1936"),
@@ -40,28 +40,29 @@ fn systemd_units_are_valid_and_their_options_are_known() {
     ] {
         let text = read(&format!("systemd/{unit}.service"));
         let started = text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/marline ")).unwrap();
-        if !more.is_empty() {
-            let words = started.split(' ').filter(|word| !word.starts_with('$')).chain(more.split(' '));
-            assert_options_are_known(&words.map(|word| word.replace('%', "/nonexistent/")).collect::<Vec<_>>());
+        if !extra_args.is_empty() {
+            let args = started.split(' ').filter(|arg| !arg.starts_with('$')).chain(extra_args.split(' '));
+            assert_options_are_known(&args.map(|arg| arg.replace('%', "/nonexistent/")).collect::<Vec<_>>());
         }
         // systemd-analyze checks that the program exists at its path.
         let copy = dir.path().join(format!("{unit}.service"));
         std::fs::write(&copy, text.replace("/usr/local/bin/marline", MARLINE)).unwrap();
         if let Some(output) = run_checker("systemd-analyze", &["verify", copy.to_str().unwrap()]) {
             let stderr = String::from_utf8_lossy(&output.stderr);
-            let of_it: Vec<&str> = stderr.lines().filter(|line| line.contains(unit)).collect();
-            assert!(of_it.is_empty() && output.status.success(), "{stderr}");
+            let unit_lines: Vec<&str> = stderr.lines().filter(|line| line.contains(unit)).collect();
+            assert!(unit_lines.is_empty() && output.status.success(), "{stderr}");
         }
-        for word in ["NoNewPrivileges=yes", "CapabilityBoundingSet=CAP_", "ProtectSystem=", "Restart=on-failure"] {
-            assert!(text.contains(word), "{unit}: {word}");
+        for setting in ["NoNewPrivileges=yes", "CapabilityBoundingSet=CAP_", "ProtectSystem=", "Restart=on-failure"]
+        {
+            assert!(text.contains(setting), "{unit}: {setting}");
         }
         // Only the accelerator runs as root: it may set iptables-legacy rules, which needs root.
         assert_eq!(text.contains("DynamicUser=yes"), unit != "marline-accel@", "{unit}");
         if unit == "marline-accel@" {
-            let words = started.replace("%i", "nowhere0").replace("$MARLINE_ACCEL", "--secondary nowhere1");
-            let output = Command::new(MARLINE).args(words.split(' ')).output().unwrap();
+            let args = started.replace("%i", "nowhere0").replace("$MARLINE_ACCEL", "--secondary nowhere1");
+            let output = Command::new(MARLINE).args(args.split(' ')).output().unwrap();
             let stderr = String::from_utf8_lossy(&output.stderr);
-            assert!(stderr.contains("nowhere0") && output.status.code() == Some(69), "{words}: {stderr}");
+            assert!(stderr.contains("nowhere0") && output.status.code() == Some(69), "{args}: {stderr}");
         }
     }
 }
@@ -93,12 +94,12 @@ fn the_openwrt_script_starts_an_edge_with_all_configured_options() {
     command.args(["-ec", STUBS]).env("SCRIPT", contrib("openwrt/marline-edge")).env("CONFIG", &config);
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let words: Vec<String> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
+    let args: Vec<String> = String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect();
     let expected = "edge --certificate /etc/marline/edge.pem --goal speed --spare-connections 2 \
                     --fleet https://fleet.example.org:4444 --relay relay.example.org:4443 --lan br-lan --link wan --link wwan0,metered=yes --live ingest.example.org:443 --listen 127.0.0.1:1088 --local-domain office.example \
                     --direct --portal-probe http://connectivitycheck.gstatic.com/generate_204";
-    assert_eq!(words.join(" "), expected);
-    assert_options_are_known(&words);
+    assert_eq!(args.join(" "), expected);
+    assert_options_are_known(&args);
     std::fs::write(&config, all.replace("enabled '1'", "enabled '0'")).unwrap();
     assert!(command.output().unwrap().stdout.is_empty(), "a disabled section starts nothing");
 }
@@ -122,12 +123,12 @@ fn scripts_and_hotspot_configurations_are_valid() {
     assert!(phrase.len() < 8, "the phrase of the sample is valid");
     std::fs::write(&conf, sample.replace("interface=wlan1", "interface=nosuch0")).unwrap();
     if let Some(output) = run_checker("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
-        let is_there = output.status.code() != Some(127);
+        let is_installed = output.status.code() != Some(127);
         let stdout = String::from_utf8_lossy(&output.stdout);
-        assert!(!is_there || stdout.contains("passphrase"), "hostapd refuses the placeholder: {stdout}");
+        assert!(!is_installed || stdout.contains("passphrase"), "hostapd refuses the placeholder: {stdout}");
     }
-    let own = sample.replace(&format!("wpa_passphrase={phrase}"), "wpa_passphrase=a phrase of my own");
-    std::fs::write(&conf, own.replace("interface=wlan1", "interface=nosuch0")).unwrap();
+    let edited = sample.replace(&format!("wpa_passphrase={phrase}"), "wpa_passphrase=a phrase of my own");
+    std::fs::write(&conf, edited.replace("interface=wlan1", "interface=nosuch0")).unwrap();
     if let Some(output) = run_checker("timeout", &["10", "hostapd", conf.to_str().unwrap()]) {
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert!(!stdout.contains("errors found in configuration file") && !stdout.contains("Line "), "{stdout}");

@@ -27,28 +27,28 @@ impl Home {
         self.0.path().join(name)
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-        command.args(["fleet", "ca"]).args(words).arg("--ca-dir").arg(self.path("ca"));
+        command.args(["fleet", "ca"]).args(args).arg("--ca-dir").arg(self.path("ca"));
         command.env_clear().env("HOME", self.0.path()).env("PATH", "/usr/bin:/bin");
         command.current_dir(self.0.path()).stdin(Stdio::null());
         command
     }
 
     /// Expects success; returns the standard output.
-    fn done(&self, words: &[&str]) -> String {
-        let output = self.command(words).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+    fn done(&self, args: &[&str]) -> String {
+        let output = self.command(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
     /// Expects the exit code and one line of explanation; returns that line.
-    fn refused(&self, words: &[&str], code: i32) -> String {
-        let output = self.command(words).output().unwrap();
+    fn refused(&self, args: &[&str], code: i32) -> String {
+        let output = self.command(args).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
-        assert!(output.stdout.is_empty(), "{words:?}: results after an error");
-        assert_eq!(stderr.matches('\n').count(), 1, "{words:?}: not one line: {stderr}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}: results after an error");
+        assert_eq!(stderr.matches('\n').count(), 1, "{args:?}: not one line: {stderr}");
         stderr
     }
 
@@ -60,8 +60,8 @@ impl Home {
     }
 
     /// Runs openssl. None, with a printed reason, where it is not installed.
-    fn openssl(&self, words: &[&str]) -> Option<Output> {
-        match Command::new("openssl").args(words).current_dir(self.0.path()).stdin(Stdio::null()).output() {
+    fn openssl(&self, args: &[&str]) -> Option<Output> {
+        match Command::new("openssl").args(args).current_dir(self.0.path()).stdin(Stdio::null()).output() {
             Ok(output) => Some(output),
             Err(error) => {
                 println!("skipped: openssl: {error}");
@@ -72,9 +72,8 @@ impl Home {
 
     fn verify(&self, certificate: &str) -> Option<(bool, String)> {
         let crl = ["-crl_check", "-CRLfile", "ca/revoked.pem"];
-        let words =
-            [&["verify", "-x509_strict", "-CAfile", "ca/ca.pem"][..], &crl[..], &[certificate][..]].concat();
-        let output = self.openssl(&words)?;
+        let args = [&["verify", "-x509_strict", "-CAfile", "ca/ca.pem"][..], &crl[..], &[certificate][..]].concat();
+        let output = self.openssl(&args)?;
         let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         Some((output.status.success(), text.into_owned()))
     }
@@ -119,8 +118,8 @@ fn openssl_agrees_on_valid_and_revoked_certificates() {
         std::fs::read(home.path("r/revoked.pem")).unwrap(),
         std::fs::read(home.path("ca/revoked.pem")).unwrap()
     );
-    let Some((good, said)) = home.verify("files/ann.pem") else { return };
-    assert!(good, "{said}");
+    let Some((good, verify_output)) = home.verify("files/ann.pem") else { return };
+    assert!(good, "{verify_output}");
     let serving = ["verify", "-purpose", "sslserver", "-CAfile", "ca/ca.pem", "-verify_hostname"];
     let relay = |name: &str| home.openssl(&[&serving[..], &[name, "r/fra-1.pem"]].concat()).unwrap().status;
     assert!(relay("fra-1.example.org").success() && !relay("fra-2.example.org").success());
@@ -159,7 +158,7 @@ fn a_certificate_request_is_signed_without_its_requested_names() {
     assert!(!text.contains("evil") && !text.contains("CN = root"), "{text}");
     let (good, output) = home.verify("cam-7.pem").unwrap();
     assert!(good, "{output}");
-    let public = |words: &[&str]| home.openssl(words).unwrap().stdout;
+    let public = |args: &[&str]| home.openssl(args).unwrap().stdout;
     let certified = public(&["x509", "-in", "cam-7.pem", "-noout", "-pubkey"]);
     assert!(!certified.is_empty() && certified == public(&["pkey", "-in", "box.key", "-pubout"]));
     // A request in DER, and the same with an invalid signature.
@@ -198,8 +197,8 @@ fn the_list_shows_the_state_of_each_certificate() {
 #[test]
 fn a_token_contains_its_certificate_template_and_is_unique() {
     let home = Home::with_authority();
-    let words = ["token", "--role", "relay", "--name", "fra-1", "--address", "fra-1.example.org", "--valid", "2d"];
-    let (one, two) = (home.done(&words), home.done(&words));
+    let args = ["token", "--role", "relay", "--name", "fra-1", "--address", "fra-1.example.org", "--valid", "2d"];
+    let (one, two) = (home.done(&args), home.done(&args));
     assert_ne!(one, two);
     let token = marline_fleet::ca::Token::parse_unverified(&one).unwrap();
     assert_eq!(token.template.identity().to_string(), "marline://relay/fra-1");
@@ -214,8 +213,8 @@ fn a_token_contains_its_certificate_template_and_is_unique() {
     assert!(authority.enrol(&one, new.request.as_bytes(), now, &mut spent).is_err());
     std::fs::write(home.path("fra-1.pem"), chain.pem()).unwrap();
     assert_eq!(home.list()[0].0, "marline://relay/fra-1");
-    if let Some((good, said)) = home.verify("fra-1.pem") {
-        assert!(good, "{said}");
+    if let Some((good, output)) = home.verify("fra-1.pem") {
+        assert!(good, "{output}");
     }
 }
 
@@ -242,9 +241,9 @@ fn usage_errors_change_nothing() {
         (&["revoke", "--serial", "12"], "`12` is not a serial number"),
         (&["init", "--name", ""], "not a valid name of an authority"),
     ];
-    for (words, expected) in table {
-        let message = home.refused(words, 64);
-        assert!(message.contains(expected), "{words:?}: {message}");
+    for (args, expected) in table {
+        let message = home.refused(args, 64);
+        assert!(message.contains(expected), "{args:?}: {message}");
     }
     assert!(home.refused(&["revoke", "cam-7", "--role", "edge"], 1).contains("has no certificate that is valid"));
     home.done(&["issue", "edge", "cam-7"]);
@@ -257,8 +256,8 @@ fn usage_errors_change_nothing() {
 fn a_killed_command_leaves_a_usable_directory() {
     for micros in (0..12_000).step_by(400) {
         let home = Home::new();
-        let killed = |words: &[&str]| {
-            let mut child = home.command(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let killed = |args: &[&str]| {
+            let mut child = home.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
             std::thread::sleep(Duration::from_micros(micros));
             // The process may have ended already.
             let _ = child.kill();
@@ -280,8 +279,8 @@ fn a_killed_command_leaves_a_usable_directory() {
             assert_eq!(list.len(), 2, "a certificate is missing on the list");
             assert!(key.exists() && mode(&key) == 0o600, "a certificate without its key");
         }
-        if let Some((good, said)) = home.verify("whole/ann.pem") {
-            assert!(!good && said.contains("certificate revoked"), "{said}");
+        if let Some((good, output)) = home.verify("whole/ann.pem") {
+            assert!(!good && output.contains("certificate revoked"), "{output}");
         }
     }
 }

@@ -33,9 +33,9 @@ impl Fixture {
         self.dir.path()
     }
 
-    fn run_ok(&self, words: &str) {
-        let out = marline(self.path(), words);
-        assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+    fn run_ok(&self, args: &str) {
+        let out = marline(self.path(), args);
+        assert!(out.status.success(), "{args}: {}", String::from_utf8_lossy(&out.stderr));
     }
 
     /// Writes the certificate and key of a member of `ca`, issued at `made` and valid for `life`.
@@ -48,21 +48,21 @@ impl Fixture {
         MemberFiles::of(self.path(), &identity.name).unwrap().write(&chain, Some(&key)).unwrap();
     }
 
-    fn relay(&self, name: &str, more: &str) -> Running {
+    fn relay(&self, name: &str, extra_args: &str) -> Running {
         let port = self.server.port();
         Running::start(
             self.path(),
             &format!(
                 "relay --listen 127.0.0.1:0 --certificate {name}.pem --revoked ca/revoked.pem --run-dir run-{name} --allow-net 127.0.0.1 \
-                 --allow-port {port}{more}"
+                 --allow-port {port}{extra_args}"
             ),
         )
     }
 
-    fn edge_words(&self, run: &str, relay: &str, more: &str) -> String {
-        let certificate = if more.contains("--certificate") { "" } else { " --certificate e1.pem" };
+    fn edge_args(&self, run: &str, relay: &str, extra_args: &str) -> String {
+        let certificate = if extra_args.contains("--certificate") { "" } else { " --certificate e1.pem" };
         format!(
-            "edge --portal-probe off --no-paths --no-direct --spare-connections 0 --listen 127.0.0.1:0 --run-dir {run} --relay {relay}{certificate}{more}"
+            "edge --portal-probe off --no-paths --no-direct --spare-connections 0 --listen 127.0.0.1:0 --run-dir {run} --relay {relay}{certificate}{extra_args}"
         )
     }
 
@@ -90,10 +90,10 @@ impl Fixture {
         assert!(relay.contains(remedy), "{relay}");
     }
 
-    fn fails(&self, relay: &str, more: &str, reason: &str, remedy: &str) {
+    fn fails(&self, relay: &str, extra_args: &str, reason: &str, remedy: &str) {
         let run = format!("run-{}", relay.replace(['.', ':', '[', ']'], "-"));
         let run = format!("{run}-{reason}");
-        let mut edge = Running::start(self.path(), &self.edge_words(&run, relay, more));
+        let mut edge = Running::start(self.path(), &self.edge_args(&run, relay, extra_args));
         self.expect(&mut edge, &run, reason, remedy);
     }
 }
@@ -117,8 +117,8 @@ fn invalid_certificates_of_a_relay_have_their_reasons() {
         let relay = fixture.relay(name, "");
         fixture.fails(&relay.address.to_string(), " --revoked ca/revoked.pem", reason, remedy);
     }
-    let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
-    let relay = Running::start(fixture.path(), words);
+    let args = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
+    let relay = Running::start(fixture.path(), args);
     fixture.fails(&relay.address.to_string(), "", "wrong-server", "captive portal");
 }
 
@@ -137,19 +137,19 @@ fn invalid_certificates_of_an_edge_have_their_reasons() {
         ("gone", "edge-revoked", "enrol it again"),
     ] {
         let run = format!("run-edge-{name}");
-        let words = fixture.edge_words(&run, &relay.address.to_string(), &format!(" --certificate {name}.pem"));
-        let mut edge = Running::start(fixture.path(), &words);
+        let args = fixture.edge_args(&run, &relay.address.to_string(), &format!(" --certificate {name}.pem"));
+        let mut edge = Running::start(fixture.path(), &args);
         assert_ne!(tunnel(edge.address, fixture.server).0, ESTABLISHED);
         fixture.expect(&mut edge, &run, reason, remedy);
     }
     // The relay trusts only its own authority; the edge trusts both.
     fixture.run_ok("fleet ca issue relay foreign --ca-dir ca-2 --address 127.0.0.1 --out two");
-    let words = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
-    let relay = Running::start(fixture.path(), words);
+    let args = "relay --listen 127.0.0.1:0 --certificate two/foreign.pem --run-dir run-foreign";
+    let relay = Running::start(fixture.path(), args);
     let pem = |name: &str| std::fs::read_to_string(fixture.path().join(name)).unwrap();
     std::fs::write(fixture.path().join("both.pem"), pem("ca/ca.pem") + &pem("ca-2/ca.pem")).unwrap();
-    let words = fixture.edge_words("run-both", &relay.address.to_string(), " --fleet-ca both.pem");
-    let mut edge = Running::start(fixture.path(), &words);
+    let args = fixture.edge_args("run-both", &relay.address.to_string(), " --fleet-ca both.pem");
+    let mut edge = Running::start(fixture.path(), &args);
     assert_ne!(tunnel(edge.address, fixture.server).0, ESTABLISHED);
     fixture.expect(
         &mut edge,
@@ -165,9 +165,9 @@ fn a_relay_that_refuses_an_edge_is_not_reported_as_usable_again() {
     let fixture = Fixture::new();
     fixture.run_ok("fleet ca revoke --role edge e1 --ca-dir ca");
     let relay = fixture.relay("r1", "");
-    let words =
-        fixture.edge_words("run-refused", &relay.address.to_string(), "").replace(" --spare-connections 0", "");
-    let mut edge = Running::start(fixture.path(), &words.replace(" --no-direct", ""));
+    let args =
+        fixture.edge_args("run-refused", &relay.address.to_string(), "").replace(" --spare-connections 0", "");
+    let mut edge = Running::start(fixture.path(), &args.replace(" --no-direct", ""));
     assert_eq!(tunnel(edge.address, fixture.server).0, ESTABLISHED);
     fixture.expect(&mut edge, "run-refused", "edge-revoked", "enrol it again");
     for _ in 0..20 {
@@ -192,7 +192,7 @@ fn full_and_draining_relays_have_their_reasons() {
     let reserved = fixture.relay("r2", " --capacity 1500kbit/s --reserve-per-edge 1Mbit/s");
     let drains = fixture.relay("r3", "");
     fixture.run_ok("relay drain --name r3 --run-dir run-r3");
-    let mut held = Vec::new();
+    let mut flows = Vec::new();
     for (relay, reason, remedy) in [
         (&few, "full", "--max-tunnels"),
         (&reserved, "full", "raise the limits"),
@@ -200,13 +200,13 @@ fn full_and_draining_relays_have_their_reasons() {
     ] {
         let (at, run) = (relay.address.to_string(), format!("run-{}", relay.address.port()));
         if reason == "full" {
-            let words = fixture.edge_words(&format!("{run}-other"), &at, " --certificate e2.pem");
-            let other = Running::start(fixture.path(), &words);
+            let args = fixture.edge_args(&format!("{run}-other"), &at, " --certificate e2.pem");
+            let other = Running::start(fixture.path(), &args);
             let (status, flow) = tunnel(other.address, fixture.server);
             assert_eq!(status, ESTABLISHED);
-            held.push((other, flow));
+            flows.push((other, flow));
         }
-        let mut edge = Running::start(fixture.path(), &fixture.edge_words(&run, &at, ""));
+        let mut edge = Running::start(fixture.path(), &fixture.edge_args(&run, &at, ""));
         assert!(tunnel(edge.address, fixture.server).0.starts_with("HTTP/1.1 503 "));
         fixture.expect(&mut edge, &run, reason, remedy);
     }
@@ -240,8 +240,8 @@ fn addresses_without_a_relay_have_their_reasons() {
 fn an_edge_keeps_running_while_the_name_of_its_relay_cannot_be_resolved() {
     let fixture = Fixture::new();
     let begun = Instant::now();
-    let words = fixture.edge_words("run-names", "relay.invalid:4443", "");
-    let mut edge = Running::start(fixture.path(), &words);
+    let args = fixture.edge_args("run-names", "relay.invalid:4443", "");
+    let mut edge = Running::start(fixture.path(), &args);
     assert!(begun.elapsed() < Duration::from_secs(5), "the edge has to listen before names are resolved");
     fixture.expect(&mut edge, "run-names", "names", "the name cannot be resolved");
     assert!(edge.child.try_wait().unwrap().is_none());
@@ -250,8 +250,8 @@ fn an_edge_keeps_running_while_the_name_of_its_relay_cannot_be_resolved() {
 #[test]
 fn a_missing_route_has_its_reason() {
     let fixture = Fixture::new();
-    let words = fixture.edge_words("run-unreachable", "192.0.2.1:4443", "");
-    let script = format!("ip link set lo up && exec {MARLINE} {words}");
+    let args = fixture.edge_args("run-unreachable", "192.0.2.1:4443", "");
+    let script = format!("ip link set lo up && exec {MARLINE} {args}");
     if !Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|status| status.success()) {
         eprintln!("skipped: network namespaces cannot be created here");
         return;
@@ -266,16 +266,16 @@ fn log_and_status_say_whether_flows_without_a_relay_are_refused_or_go_directly()
     let fixture = Fixture::new();
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let fleet = format!("--fleet https://{closed}");
-    for (name, of) in [("relay", format!("--relay {closed}")), ("fleet", fleet)] {
+    for (name, upstream_args) in [("relay", format!("--relay {closed}")), ("fleet", fleet)] {
         for (code, option, refusal) in
             [("refused", " --no-direct", "are refused (--no-direct)"), ("direct", "", "go directly, over one link")]
         {
             let run = format!("run-{name}-{code}");
             // Without a state file from an earlier run, the edge knows no relay.
-            let words = format!(
-                "edge --portal-probe off --no-paths --spare-connections 0 --listen 127.0.0.1:0 --run-dir {run} {of} --certificate e1.pem --state-file {run}.json{option}"
+            let args = format!(
+                "edge --portal-probe off --no-paths --spare-connections 0 --listen 127.0.0.1:0 --run-dir {run} {upstream_args} --certificate e1.pem --state-file {run}.json{option}"
             );
-            let mut edge = Running::start(fixture.path(), &words);
+            let mut edge = Running::start(fixture.path(), &args);
             if name == "fleet" {
                 let log = edge.line_with("the fleet's service does not answer: ");
                 let line = log.lines().last().unwrap();

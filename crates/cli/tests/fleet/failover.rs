@@ -28,39 +28,39 @@ struct FleetNetwork {
 }
 
 impl FleetNetwork {
-    fn command(&self, there: bool, program: &str) -> Command {
-        let words: Vec<&str> = if there { [self.remote_prefix, &[program]].concat() } else { vec![program] };
-        let mut command = Command::new(words[0]);
-        command.args(&words[1..]).current_dir(self.dir.path()).env("HOME", self.dir.path()).stdin(Stdio::null());
+    fn command(&self, is_remote: bool, program: &str) -> Command {
+        let args: Vec<&str> = if is_remote { [self.remote_prefix, &[program]].concat() } else { vec![program] };
+        let mut command = Command::new(args[0]);
+        command.args(&args[1..]).current_dir(self.dir.path()).env("HOME", self.dir.path()).stdin(Stdio::null());
         command
     }
 
-    fn marline(&self, words: &str) -> Output {
-        self.command(false, MARLINE).args(words.split(' ')).output().unwrap()
+    fn marline(&self, args: &str) -> Output {
+        self.command(false, MARLINE).args(args.split(' ')).output().unwrap()
     }
 
-    fn run_ok(&self, words: &str) -> String {
-        let output = self.marline(words);
-        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+    fn run_ok(&self, args: &str) -> String {
+        let output = self.marline(args);
+        assert!(output.status.success(), "{args}: {}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    fn start(&self, there: bool, words: &str) -> Running {
-        let mut command = self.command(there, MARLINE);
-        Running::of(command.args(words.split(' ')))
+    fn start(&self, is_remote: bool, args: &str) -> Running {
+        let mut command = self.command(is_remote, MARLINE);
+        Running::of(command.args(args.split(' ')))
     }
 
     /// Repeats a command with `--json` until its output is `good`, and returns that output.
-    fn wait(&self, words: &str, good: impl Fn(&Value) -> bool) -> Value {
+    fn wait(&self, args: &str, good: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         loop {
-            let output = self.marline(words);
+            let output = self.marline(args);
             let value = serde_json::from_slice(&output.stdout).unwrap_or(Value::Null);
             if good(&value) {
                 return value;
             }
             let stderr = String::from_utf8_lossy(&output.stderr);
-            assert!(begun.elapsed() < TIMEOUT, "{words}: {value:#} {stderr}");
+            assert!(begun.elapsed() < TIMEOUT, "{args}: {value:#} {stderr}");
             std::thread::sleep(Duration::from_millis(100));
         }
     }
@@ -92,38 +92,38 @@ fn check_echo(program: &mut TcpStream) {
 }
 
 fn scenario(network: &FleetNetwork) {
-    let far = network.address;
+    let remote_address = network.address;
     network.run_ok("fleet ca init --ca-dir ca --name test");
     for n in 1..=3 {
-        network.run_ok(&format!("fleet ca issue relay r{n} --ca-dir ca --address {far} --out relays"));
+        network.run_ok(&format!("fleet ca issue relay r{n} --ca-dir ca --address {remote_address} --out relays"));
     }
     network.run_ok("fleet ca issue edge e1 --ca-dir ca --out .");
     network.run_ok("fleet ca issue operator ann --ca-dir ca --out .");
     let mut echo = network.command(true, std::env::current_exe().unwrap().to_str().unwrap());
-    echo.args(["--exact", "failover::an_echo_server", "--ignored", "--nocapture"]).env("ECHO_AT", far);
+    echo.args(["--exact", "failover::an_echo_server", "--ignored", "--nocapture"]).env("ECHO_AT", remote_address);
     let echoing = Running::of(&mut echo);
     let server = echoing.address;
     let mut service = Some(network.service("ca"));
-    let url = format!("https://{far}:4444");
+    let url = format!("https://{remote_address}:4444");
     let mut relays: Vec<Option<Running>> = Vec::new();
     for (n, capacity) in [(1, 8), (2, 40), (3, 16)] {
-        let words = format!(
-            "relay --listen {far}:500{n} --certificate relays/r{n}.pem --revoked ca/revoked.pem --allow-net {far} \
-             --allow-port {port} --capacity {capacity}Mbit/s --fleet {url} --announce {far}:500{n}",
+        let args = format!(
+            "relay --listen {remote_address}:500{n} --certificate relays/r{n}.pem --revoked ca/revoked.pem --allow-net {remote_address} \
+             --allow-port {port} --capacity {capacity}Mbit/s --fleet {url} --announce {remote_address}:500{n}",
             port = server.port()
         );
-        relays.push(Some(network.start(true, &words)));
+        relays.push(Some(network.start(true, &args)));
     }
     // An operator in the edge's namespace reaches the service.
     network.wait(&format!("fleet status --json --fleet {url} --certificate ann.pem"), |status| {
         status["relays"].as_array().is_some_and(|relays| relays.len() == 3)
     });
-    let words = format!(
+    let args = format!(
         "edge --portal-probe off --fleet {url} --certificate e1.pem --listen 127.0.0.1:0 --state-file state.json --run-dir run --no-direct \
          --origin {server} --target-rate 4Mbit/s{}",
         network.link_options
     );
-    let edge = network.start(false, &words);
+    let edge = network.start(false, &args);
     let given = |status: &Value| status["fleet"]["assignment"]["relay"].as_str().map(str::to_owned);
     let status = network.status(|status| given(status).is_some());
     let rows = status["fleet"]["relays"].as_array().unwrap();
@@ -136,19 +136,19 @@ fn scenario(network: &FleetNetwork) {
         assert!(begun.elapsed() < TIMEOUT, "the edge saves its revocation list and its measurements");
         std::thread::sleep(Duration::from_millis(20));
     }
-    let mut old = tunnel(edge.address, server);
-    check_echo(&mut old);
+    let mut old_tunnel = tunnel(edge.address, server);
+    check_echo(&mut old_tunnel);
     assert_eq!(network.status(|_| true)["flows"]["last_relay"].as_str(), Some(first.as_str()));
 
     // The service is killed: old and new flows continue, and the edge reports again when the service is restarted.
     drop(service.take());
-    check_echo(&mut old);
+    check_echo(&mut old_tunnel);
     let mut newer = tunnel(edge.address, server);
     check_echo(&mut newer);
     network.status(|status| status["fleet"]["error"].is_string());
     service = Some(network.service("ca"));
     network.status(|status| status["fleet"]["error"].is_null() && given(status).is_some());
-    check_echo(&mut old);
+    check_echo(&mut old_tunnel);
     check_echo(&mut newer);
     assert_eq!(network.status(|_| true)["flows"]["failed"], 0);
 
@@ -172,41 +172,41 @@ fn scenario(network: &FleetNetwork) {
     assert_eq!(fleet["edges"][0]["duplicate_addresses"], serde_json::json!([]));
 
     // The edge's relay is killed: a new flow goes through another relay, and the service assigns another one.
-    let held = given(&network.status(|status| given(status).is_some())).unwrap();
-    let number: usize = held[1..].parse().unwrap();
+    let relay_name = given(&network.status(|status| given(status).is_some())).unwrap();
+    let number: usize = relay_name[1..].parse().unwrap();
     relays[number - 1] = None;
     let begun = Instant::now();
     let mut another = tunnel(edge.address, server);
-    println!("a new flow after {held} was killed: {:?}", begun.elapsed());
+    println!("a new flow after {relay_name} was killed: {:?}", begun.elapsed());
     check_echo(&mut another);
     let last = network.status(|_| true)["flows"]["last_relay"].as_str().unwrap().to_owned();
-    assert_ne!(last, held);
-    network.status(|status| given(status).is_some_and(|given| given != held));
+    assert_ne!(last, relay_name);
+    network.status(|status| given(status).is_some_and(|given| given != relay_name));
     check_echo(&mut another);
 
     // An edge that starts while the service is down knows the relays from its state file.
     drop(service.take());
     assert_eq!(edge.stop("-TERM").0, Some(0));
-    let edge = network.start(false, &words);
+    let edge = network.start(false, &args);
     check_echo(&mut tunnel(edge.address, server));
     let links = network.status(|_| true)["links"].clone();
     println!("links: {links:#}");
     assert_eq!(edge.stop("-TERM").0, Some(0));
-    let gone = network.marline("edge status --run-dir run");
+    let output = network.marline("edge status --run-dir run");
     assert!(
-        String::from_utf8_lossy(&gone.stderr).contains("no marline edge daemon runs in this network namespace")
+        String::from_utf8_lossy(&output.stderr).contains("no marline edge daemon runs in this network namespace")
     );
 }
 
 #[test]
 fn flows_of_an_edge_survive_the_death_of_the_fleet_service_and_of_its_relay() {
-    let words = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
-    let can = Command::new("unshare").args(words).args(["ip", "link"]).output();
-    if can.is_ok_and(|output| output.status.success()) && Path::new("/proc/sys/net/mptcp").exists() {
-        let own = std::env::current_exe().unwrap();
+    let args = ["--net", "--pid", "--mount", "--fork", "--kill-child", "--mount-proc"];
+    let unshare_output = Command::new("unshare").args(args).args(["ip", "link"]).output();
+    if unshare_output.is_ok_and(|output| output.status.success()) && Path::new("/proc/sys/net/mptcp").exists() {
+        let program = std::env::current_exe().unwrap();
         let script = format!("{NETWORK}\nexec \"$0\" --exact failover::inside_a_network --ignored --nocapture");
         let mut command = Command::new("timeout");
-        command.args(["300", "unshare"]).args(words).args(["sh", "-ec", &script]).arg(own);
+        command.args(["300", "unshare"]).args(args).args(["sh", "-ec", &script]).arg(program);
         let output = command.stdin(Stdio::null()).output().unwrap();
         let stderr = [String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)].concat();
         println!("{stderr}");
@@ -263,19 +263,19 @@ fn an_echo_server() {
 fn a_copied_certificate_is_reported_with_both_addresses_and_both_copies_are_served() {
     let dir = tempfile::tempdir().unwrap();
     let network = FleetNetwork { dir, address: "127.0.0.1", remote_prefix: &[], link_options: "" };
-    for words in [
+    for args in [
         "fleet ca init --ca-dir ca --name test",
         "fleet ca issue edge e1 --ca-dir ca --out .",
         "fleet ca issue operator ann --ca-dir ca --out .",
     ] {
-        network.run_ok(words);
+        network.run_ok(args);
     }
     let port = free_port();
     let (four, six) = (format!("https://127.0.0.1:{port}"), format!("https://[::1]:{port}"));
-    let words = format!(
+    let args = format!(
         "fleet run --ca-dir ca --listen 127.0.0.1:{port} --listen [::1]:{port} --address 127.0.0.1 --address ::1"
     );
-    let mut service = network.start(true, &words);
+    let mut service = network.start(true, &args);
     let edge = |run_dir: &str, url: &str| {
         network.start(
             false,
@@ -340,10 +340,10 @@ fn an_enrolment_token_yields_certificates_once() {
     for name in ["again", "wrong", "taken"] {
         std::fs::create_dir(network.dir.path().join(name)).unwrap();
     }
-    let refused = |output: &Output, code: i32, word: &str| {
+    let refused = |output: &Output, code: i32, text: &str| {
         let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{stderr}");
-        assert!(stderr.contains(word) && stderr.matches('\n').count() == 1, "{stderr}");
+        assert!(stderr.contains(text) && stderr.matches('\n').count() == 1, "{stderr}");
         assert!(!stderr.contains(token.trim()), "a token is a secret");
     };
     // An existing file is detected before the token is used up.
@@ -351,8 +351,11 @@ fn an_enrolment_token_yields_certificates_once() {
     refused(&enrol(&network, &token, "taken", &url), 1, "cam-7.pem");
     let joined = enrol(&network, &token, "box", &url);
     assert!(joined.status.success(), "{}", String::from_utf8_lossy(&joined.stderr));
-    let of = |file: &str| std::fs::metadata(network.dir.path().join("box").join(file)).unwrap().mode() & 0o777;
-    assert_eq!([of("cam-7.key"), of("cam-7.pem"), of("ca.pem"), of("revoked.pem")], [0o600, 0o644, 0o644, 0o644]);
+    let mode_of = |file: &str| std::fs::metadata(network.dir.path().join("box").join(file)).unwrap().mode() & 0o777;
+    assert_eq!(
+        [mode_of("cam-7.key"), mode_of("cam-7.pem"), mode_of("ca.pem"), mode_of("revoked.pem")],
+        [0o600, 0o644, 0o644, 0o644]
+    );
     refused(&enrol(&network, &token, "again", &url), 1, "already been used");
     assert_eq!(std::fs::read_dir(network.dir.path().join("again")).unwrap().count(), 0);
     // The token is never sent to a service of another authority.
@@ -360,8 +363,8 @@ fn an_enrolment_token_yields_certificates_once() {
     refused(&enrol(&network, "no token", "wrong", &url), 64, "not a complete enrolment token");
     assert!(enrol(&network, &relay, "box", &url).status.success());
     // The certificates are usable.
-    let nobody = network.marline("edge --relay 127.0.0.1:1 --certificate box/fra-1.pem --no-paths");
-    assert!(String::from_utf8_lossy(&nobody.stderr).contains("but that of an edge is needed"));
+    let output = network.marline("edge --relay 127.0.0.1:1 --certificate box/fra-1.pem --no-paths");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("but that of an edge is needed"));
     let relay = "relay --listen 127.0.0.1:0 --certificate box/fra-1.pem";
     let relay = network.start(false, relay);
     let edge = format!(
@@ -399,11 +402,11 @@ fn flows_that_may_not_go_directly_wait_for_capacity_and_the_status_shows_it() {
         status["relays"].as_array().is_some_and(|relays| relays.len() == 1)
     });
     let edge = |name: &str, wanted: &str| {
-        let words = format!(
+        let args = format!(
             "edge --portal-probe off --fleet {url} --certificate {name}.pem --listen 127.0.0.1:0 --run-dir {name} --state-file {name}.json \
              --no-paths --no-direct --spare-connections 0 --origin {server} --target-rate {wanted}"
         );
-        network.start(false, &words)
+        network.start(false, &args)
     };
     let status = |name: &str, good: &dyn Fn(&Value) -> bool| {
         network.wait(&format!("edge status --json --run-dir {name}"), |status| good(&status["fleet"]))

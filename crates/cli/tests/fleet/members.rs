@@ -15,27 +15,27 @@ pub(crate) const MARLINE: &str = env!("CARGO_BIN_EXE_marline");
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A command that runs `marline` in `dir` with these arguments, separated by spaces.
-pub(crate) fn command(dir: &Path, words: &str) -> Command {
+pub(crate) fn command(dir: &Path, args: &str) -> Command {
     let mut command = Command::new(MARLINE);
-    command.current_dir(dir).args(words.split(' ')).stdin(Stdio::null());
+    command.current_dir(dir).args(args.split(' ')).stdin(Stdio::null());
     command
 }
 
 /// Runs `marline` to its end and returns its output.
-pub(crate) fn marline(dir: &Path, words: &str) -> Output {
-    command(dir, words).output().unwrap()
+pub(crate) fn marline(dir: &Path, args: &str) -> Output {
+    command(dir, args).output().unwrap()
 }
 
 /// A directory with a certificate authority and the certificates of the relay `r1` and the edge `e1`.
 pub(crate) fn members() -> TempDir {
     let dir = TempDir::new().unwrap();
-    for words in [
+    for args in [
         "fleet ca init --ca-dir ca --name test",
         "fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out .",
         "fleet ca issue edge e1 --ca-dir ca --out .",
     ] {
-        let made = marline(dir.path(), words);
-        assert!(made.status.success(), "{words}: {}", String::from_utf8_lossy(&made.stderr));
+        let made = marline(dir.path(), args);
+        assert!(made.status.success(), "{args}: {}", String::from_utf8_lossy(&made.stderr));
     }
     dir
 }
@@ -48,8 +48,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    pub(crate) fn start(dir: &Path, words: &str) -> Self {
-        Self::of(&mut command(dir, words))
+    pub(crate) fn start(dir: &Path, args: &str) -> Self {
+        Self::of(&mut command(dir, args))
     }
 
     /// Starts the command and waits until it logs its address.
@@ -62,8 +62,8 @@ impl Running {
         while running.address == nowhere {
             let line = running.line();
             assert!(!line.is_empty(), "{command:?} has ended: {output}");
-            if let Some((_, rest)) = line.split_once("listens on ") {
-                running.address = rest.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
+            if let Some((_, remaining)) = line.split_once("listens on ") {
+                running.address = remaining.split([' ', ',', '\n']).next().unwrap().parse().unwrap();
             }
             output += &line;
         }
@@ -78,11 +78,11 @@ impl Running {
     }
 
     /// Reads up to and including the next line that contains `words`, and returns everything that was read.
-    pub(crate) fn line_with(&mut self, words: &str) -> String {
+    pub(crate) fn line_with(&mut self, text: &str) -> String {
         let mut output = String::new();
-        while !output.contains(words) {
+        while !output.contains(text) {
             let line = self.line();
-            assert!(!line.is_empty(), "never `{words}`: {output}");
+            assert!(!line.is_empty(), "never `{text}`: {output}");
             output += &line;
         }
         output

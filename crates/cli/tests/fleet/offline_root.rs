@@ -4,16 +4,16 @@ use std::path::Path;
 
 use crate::members::{ESTABLISHED, Running, TIMEOUT, marline, server, tunnel};
 
-fn run_ok(dir: &Path, words: &str) -> String {
-    let out = marline(dir, words);
-    assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+fn run_ok(dir: &Path, args: &str) -> String {
+    let out = marline(dir, args);
+    assert!(out.status.success(), "{args}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }
 
-fn refused(dir: &Path, words: &str, why: &str) {
-    let out = marline(dir, words);
+fn refused(dir: &Path, args: &str, why: &str) {
+    let out = marline(dir, args);
     let stderr = String::from_utf8_lossy(&out.stderr);
-    assert!(!out.status.success() && stderr.contains(why), "{words}: {stderr}");
+    assert!(!out.status.success() && stderr.contains(why), "{args}: {stderr}");
 }
 
 /// Copies files from one machine to the other.
@@ -67,10 +67,10 @@ fn a_fleet_runs_without_its_root_key() {
         assert!(begun.elapsed() < TIMEOUT);
     }
     // The online machine can sign nothing, neither with commands nor for enrolling members.
-    for words in ["token --role edge --name e2", "issue edge e2 --out out", "revoke --role edge e1"] {
+    for args in ["token --role edge --name e2", "issue edge e2 --out out", "revoke --role edge e1"] {
         refused(
             &online,
-            &format!("fleet ca {words} --ca-dir ca"),
+            &format!("fleet ca {args} --ca-dir ca"),
             "restore it from a copy, or issue and revoke where the key is",
         );
     }
@@ -85,9 +85,9 @@ fn a_fleet_runs_without_its_root_key() {
 
     // A key that is generated online and never leaves: the request goes to the offline machine, the certificate returns.
     if std::process::Command::new("openssl").arg("version").output().is_ok_and(|out| out.status.success()) {
-        let openssl = |words: &str| {
+        let openssl = |args: &str| {
             let out =
-                std::process::Command::new("openssl").current_dir(&online).args(words.split(' ')).output().unwrap();
+                std::process::Command::new("openssl").current_dir(&online).args(args.split(' ')).output().unwrap();
             assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
         };
         openssl("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out bob.key");

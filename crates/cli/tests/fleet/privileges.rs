@@ -22,8 +22,8 @@ fn unit_capabilities(name: &str) -> u64 {
     let path = format!("{}/../../contrib/systemd/marline-{name}.service", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
-    let bit = |word: &str| NAMES.iter().find(|(name, _)| *name == word).unwrap().1;
-    line.split_whitespace().map(|word| 1 << bit(word)).sum()
+    let bit = |capability: &str| NAMES.iter().find(|(name, _)| *name == capability).unwrap().1;
+    line.split_whitespace().map(|capability| 1 << bit(capability)).sum()
 }
 
 /// Reads from a thread's status: no_new_privs, and the permitted, effective and bounding sets.
@@ -35,19 +35,19 @@ fn thread_privileges(status: &Path) -> (bool, [u64; 3]) {
 }
 
 /// Asserts that all threads of a daemon have at most the capabilities of its unit and `more`.
-fn assert_is_confined(child: &Child, unit: u64, more: u64) {
-    let own = thread_privileges(Path::new("/proc/self/status")).1;
+fn assert_is_confined(child: &Child, unit: u64, extra_capabilities: u64) {
+    let capabilities = thread_privileges(Path::new("/proc/self/status")).1;
     // Without CAP_SETPCAP (bit 8) a process cannot reduce its bounding set.
-    let is_root = own[1] & 1 << 8 != 0;
+    let is_root = capabilities[1] & 1 << 8 != 0;
     let threads = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
     for thread in threads {
         let (no_new_privs, [permitted, effective, bounding]) =
             thread_privileges(&thread.unwrap().path().join("status"));
         assert!(no_new_privs);
-        assert_eq!((permitted & !(unit | more), effective & !(unit | more)), (0, 0));
+        assert_eq!((permitted & !(unit | extra_capabilities), effective & !(unit | extra_capabilities)), (0, 0));
         // It keeps the capabilities of the unit that this test itself has.
-        assert_eq!(permitted & unit, own[0] & unit);
-        assert!(!is_root || bounding & !(unit | more) == 0, "{bounding:x}");
+        assert_eq!(permitted & unit, capabilities[0] & unit);
+        assert!(!is_root || bounding & !(unit | extra_capabilities) == 0, "{bounding:x}");
     }
 }
 
@@ -70,22 +70,22 @@ fn daemons_keep_the_privileges_of_their_units_and_no_others() {
     assert_is_confined(&service.child, unit_capabilities("fleet"), dac | bind);
 
     let run = dir.join("run2");
-    for (words, ready) in [
+    for (args, ready) in [
         (format!("paths --dry-run --run-dir {}", run.display()), "dry run"),
         ("proxy --listen 127.0.0.1:0 --status-listen 127.0.0.1:0".to_owned(), "player page"),
     ] {
         let log = dir.join("log");
-        let mut daemon = command(dir, &words);
+        let mut daemon = command(dir, &args);
         daemon.env("HOME", dir).stdout(Stdio::null()).stderr(std::fs::File::create(&log).unwrap());
         let mut daemon = daemon.spawn().unwrap();
         let begun = Instant::now();
         let log_text = || std::fs::read_to_string(&log).unwrap();
         while !log_text().contains(ready) && daemon.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < TIMEOUT, "{words}: {}", log_text());
+            assert!(begun.elapsed() < TIMEOUT, "{args}: {}", log_text());
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
         if daemon.try_wait().unwrap().is_some() {
-            assert!(words.starts_with("paths"), "{}", log_text());
+            assert!(args.starts_with("paths"), "{}", log_text());
             eprintln!("skipped: {}", log_text());
             continue;
         }
@@ -134,10 +134,11 @@ fn programs_started_for_the_user_keep_their_privileges() {
     // `play` and `run` start programs of the user, which may need set-user-ID programs.
     let out = Command::new(MARLINE).args(["run", "--", "cat", "/proc/self/status"]).output().unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
-    let own = thread_privileges(Path::new("/proc/self/status"));
-    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).map(str::to_owned);
-    if let Some(set) = of("CapBnd:") {
-        assert_eq!(u64::from_str_radix(&set, 16).unwrap(), own.1[2]);
+    let privileges = thread_privileges(Path::new("/proc/self/status"));
+    let field =
+        |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim).map(str::to_owned);
+    if let Some(set) = field("CapBnd:") {
+        assert_eq!(u64::from_str_radix(&set, 16).unwrap(), privileges.1[2]);
     } else {
         eprintln!("skipped: {}", String::from_utf8_lossy(&out.stderr));
     }

@@ -42,18 +42,20 @@ struct Shell<'a> {
 
 impl<'a> Shell<'a> {
     fn start(dir: &'a Path) -> Self {
-        let can = |own: &[&str]| {
-            let tried = Command::new("unshare").args(own).args(NAMESPACE_OPTIONS).args(["ip", "link"]).output();
+        let can_unshare = |options: &[&str]| {
+            let tried = Command::new("unshare").args(options).args(NAMESPACE_OPTIONS).args(["ip", "link"]).output();
             tried.is_ok_and(|output| output.status.success())
         };
-        let mut words = vec!["180", "bash"];
-        match USER_NAMESPACE_OPTIONS.into_iter().find(|own| can(own)) {
-            Some(own) => words = [&["180", "unshare"][..], own, &NAMESPACE_OPTIONS[..], &["bash"][..]].concat(),
+        let mut args = vec!["180", "bash"];
+        match USER_NAMESPACE_OPTIONS.into_iter().find(|options| can_unshare(options)) {
+            Some(options) => {
+                args = [&["180", "unshare"][..], options, &NAMESPACE_OPTIONS[..], &["bash"][..]].concat()
+            }
             None => eprintln!("over the machine's loopback interface: a network namespace cannot be created here"),
         }
         let output_file = std::fs::File::create(dir.join("said")).unwrap();
         let mut command = Command::new("timeout");
-        command.args(&words).current_dir(dir.join("work")).stdin(Stdio::piped());
+        command.args(&args).current_dir(dir.join("work")).stdin(Stdio::piped());
         command.stdout(output_file.try_clone().unwrap()).stderr(output_file);
         command
             .env("HOME", dir)
@@ -63,9 +65,9 @@ impl<'a> Shell<'a> {
         command
             .env("PATH", format!("{}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", dir.display()));
         let mut child = command.spawn().unwrap();
-        let words_in = child.stdin.take().unwrap();
-        let mut shell = Self { child, stdin: words_in, dir, lines: 0 };
-        if words.contains(&"unshare") {
+        let stdin = child.stdin.take().unwrap();
+        let mut shell = Self { child, stdin, dir, lines: 0 };
+        if args.contains(&"unshare") {
             shell.paste("ip link set lo up && mount -t tmpfs none /run");
         }
         shell
@@ -75,14 +77,14 @@ impl<'a> Shell<'a> {
         String::from_utf8_lossy(&std::fs::read(self.dir.join("said")).unwrap()).into_owned()
     }
 
-    fn until(&self, what: &str, is: impl Fn(&str) -> bool) -> String {
+    fn until(&self, description: &str, condition: impl Fn(&str) -> bool) -> String {
         let begun = Instant::now();
         loop {
             let output = self.output();
-            if is(&output) {
+            if condition(&output) {
                 return output;
             }
-            assert!(begun.elapsed() < LONG, "never {what}:\n{output}");
+            assert!(begun.elapsed() < LONG, "never {description}:\n{output}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -137,10 +139,10 @@ fn the_quick_start_of_the_documentation_carries_a_stream() {
         let output = if line.starts_with("sleep ") { String::new() } else { shell.paste(line) };
         match line.split(" --").next().unwrap() {
             // This server prints nothing, so wait until it responds.
-            words if words.starts_with("python3") => {
+            command_line if command_line.starts_with("python3") => {
                 drop(shell.paste("until curl -so /dev/null http://127.0.0.1:8000/; do sleep 0.1; done"));
             }
-            words if words.starts_with("socat") => {
+            command_line if command_line.starts_with("socat") => {
                 drop(shell.paste("until grep -q ':0790 .* 0A ' /proc/net/tcp && grep -q ':078F .* 0A ' /proc/net/tcp; do sleep 0.1; done"));
             }
             "marline edge" => {
@@ -163,6 +165,7 @@ fn the_quick_start_of_the_documentation_carries_a_stream() {
     assert!(row("fra-1 ").contains("  ok  ") && row("cam-7 ").contains("  fra-1  8.0Mbit/s  "), "{fleet}");
     // All frames: 12 s at the 25 frames per second of ffmpeg's test source.
     let count = ["-v", "fatal", "-count_packets", "-show_entries", "stream=nb_read_packets", "-of", "csv=p=0"];
-    let counted = Command::new("ffprobe").args(count).arg(dir.path().join("work/received.flv")).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&counted.stdout).trim(), "300");
+    let probe_output =
+        Command::new("ffprobe").args(count).arg(dir.path().join("work/received.flv")).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&probe_output.stdout).trim(), "300");
 }

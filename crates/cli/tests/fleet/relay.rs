@@ -9,27 +9,27 @@ use std::time::{Duration, Instant};
 use crate::members::{ESTABLISHED, MARLINE, Running, check_echo, marline, members, server, tunnel};
 
 /// Starts a relay that may connect to `server`; `before` are shell commands to run first.
-fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, more: &str) -> Running {
+fn relay(dir: &Path, before: &str, listen: &str, server: SocketAddr, extra_args: &str) -> Running {
     let port = server.port();
-    let words = format!(
+    let args = format!(
         "{before} exec {MARLINE} relay --listen {listen} --certificate r1.pem --revoked ca/revoked.pem --run-dir {}/run \
-         --allow-net 127.0.0.1 --allow-port {port} {more}",
+         --allow-net 127.0.0.1 --allow-port {port} {extra_args}",
         dir.display()
     );
-    Running::of(Command::new("sh").current_dir(dir).args(["-c", &words]))
+    Running::of(Command::new("sh").current_dir(dir).args(["-c", &args]))
 }
 
 fn edge(dir: &Path, relay: SocketAddr) -> Running {
-    let words = format!(
+    let args = format!(
         "edge --portal-probe off --no-paths --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct --spare-connections 1"
     );
-    Running::start(dir, &words)
+    Running::start(dir, &args)
 }
 
 /// Runs `marline relay VERB`; returns its exit code and output.
-fn control(dir: &Path, words: &str) -> (Option<i32>, String) {
+fn control(dir: &Path, args: &str) -> (Option<i32>, String) {
     let run_dir = dir.join("run");
-    let out = marline(dir, &format!("relay {words} --run-dir {}", run_dir.display()));
+    let out = marline(dir, &format!("relay {args} --run-dir {}", run_dir.display()));
     (out.status.code(), String::from_utf8([out.stdout, out.stderr].concat()).unwrap())
 }
 
@@ -43,8 +43,8 @@ fn the_owner_queries_drains_and_stops_a_relay() {
     );
     let mut relay = relay(dir.path(), "", "127.0.0.1:0", server, "--capacity 100Mbit/s");
     let edge = edge(dir.path(), relay.address);
-    let (_, mut old) = tunnel(edge.address, server);
-    check_echo(&mut old).unwrap();
+    let (_, mut old_tunnel) = tunnel(edge.address, server);
+    check_echo(&mut old_tunnel).unwrap();
     let (code, output) = control(dir.path(), "status");
     assert!(code == Some(0) && output.contains("relay r1: accepts new tunnels; 1 are open"), "{output}");
     let (_, output) = control(dir.path(), "status --json");
@@ -66,7 +66,7 @@ fn the_owner_queries_drains_and_stops_a_relay() {
         (Some(0), "relay r1: draining, accepts no new tunnels; 1 are open\n".to_owned())
     );
     assert!(tunnel(edge.address, server).0.starts_with("HTTP/1.1 503 "));
-    check_echo(&mut old).unwrap();
+    check_echo(&mut old_tunnel).unwrap();
     assert_eq!(
         control(dir.path(), "drain --undo"),
         (Some(0), "relay r1: accepts new tunnels; 1 are open\n".to_owned())
@@ -85,8 +85,8 @@ fn the_owner_queries_drains_and_stops_a_relay() {
     assert_eq!(control(dir.path(), "stop").0, Some(0));
     let (code, output) = control(dir.path(), "drain --undo");
     assert!(code == Some(1) && output.contains("cannot be undone"), "{output}");
-    check_echo(&mut old).unwrap();
-    drop(old);
+    check_echo(&mut old_tunnel).unwrap();
+    drop(old_tunnel);
     assert_eq!(relay.child.wait().unwrap().code(), Some(0));
     assert!(!dir.path().join("run/relay-r1.sock").exists());
 }
@@ -107,10 +107,10 @@ fn a_second_relay_of_the_same_name_works_without_control_socket_and_stop_now_end
         .collect();
     assert!(log.len() < 3, "{log:?} {line}");
     let edge = edge(dir.path(), first.address);
-    let (_, mut old) = tunnel(edge.address, server);
+    let (_, mut old_tunnel) = tunnel(edge.address, server);
     assert_eq!(control(dir.path(), "stop --now").0, Some(0));
     assert_eq!(first.child.wait().unwrap().code(), Some(0));
-    assert!(check_echo(&mut old).is_err());
+    assert!(check_echo(&mut old_tunnel).is_err());
     assert!(second.child.try_wait().unwrap().is_none());
 }
 

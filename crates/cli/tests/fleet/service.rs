@@ -24,27 +24,27 @@ impl Home {
     /// A home directory with an authority and the certificate of the operator `ann`.
     fn new() -> Self {
         let home = Self(TempDir::new().unwrap());
-        for words in [
+        for args in [
             &["fleet", "ca", "init", "--ca-dir", "ca"][..],
             &["fleet", "ca", "issue", "operator", "ann", "--ca-dir", "ca"],
         ] {
-            assert!(home.command(words).output().unwrap().status.success());
+            assert!(home.command(args).output().unwrap().status.success());
         }
         home
     }
 
-    fn command(&self, words: &[&str]) -> Command {
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-        command.args(words).env_clear().env("HOME", self.0.path()).env("PATH", "/usr/bin:/bin");
+        command.args(args).env_clear().env("HOME", self.0.path()).env("PATH", "/usr/bin:/bin");
         command.current_dir(self.0.path()).stdin(Stdio::null());
         command
     }
 
-    fn refused(&self, words: &[&str], code: i32) -> String {
-        let output = self.command(words).output().unwrap();
+    fn refused(&self, args: &[&str], code: i32) -> String {
+        let output = self.command(args).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
-        assert_eq!(stderr.matches('\n').count(), 1, "{words:?}: not one line: {stderr}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert_eq!(stderr.matches('\n').count(), 1, "{args:?}: not one line: {stderr}");
         stderr
     }
 }
@@ -60,9 +60,9 @@ impl Service {
         Self::with(home, &[])
     }
 
-    fn with(home: &Home, more: &[&str]) -> Self {
-        let words = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
-        Self::of(home.command(&[&words, more].concat()))
+    fn with(home: &Home, extra_args: &[&str]) -> Self {
+        let args = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
+        Self::of(home.command(&[&args, extra_args].concat()))
     }
 
     fn of(mut command: Command) -> Self {
@@ -75,17 +75,17 @@ impl Service {
         Self { child, url: format!("https://{address}"), stderr }
     }
 
-    fn query(&self, home: &Home, words: &[&str]) -> Output {
+    fn query(&self, home: &Home, args: &[&str]) -> Output {
         let with = ["--fleet", &self.url, "--certificate", "ann.pem"];
-        home.command(&[&["fleet"], words, &with].concat()).output().unwrap()
+        home.command(&[&["fleet"], args, &with].concat()).output().unwrap()
     }
 
     fn end(mut self, signal: Signal) -> (Option<i32>, String) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
         let code = self.child.wait().unwrap().code();
-        let mut rest = String::new();
-        self.stderr.read_to_string(&mut rest).unwrap();
-        (code, rest)
+        let mut stderr = String::new();
+        self.stderr.read_to_string(&mut stderr).unwrap();
+        (code, stderr)
     }
 }
 
@@ -122,8 +122,8 @@ fn a_service_is_queried_controlled_killed_and_restarted() {
     let service = Service::start(&home);
     assert!(service.query(&home, &["drain", "fra-1", "--undo"]).status.success());
     let begun = Instant::now();
-    let (code, rest) = service.end(Signal::TERM);
-    assert_eq!((code, rest.as_str()), (Some(0), ""));
+    let (code, stderr) = service.end(Signal::TERM);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""));
     assert!(begun.elapsed() < Duration::from_secs(3));
 }
 
@@ -138,16 +138,16 @@ impl Redis {
     /// Redis with TLS only and the certificate `dir/redis.pem`.
     fn with_tls(home: &Home, dir: &str) -> Self {
         let (certificate, key) = (format!("{dir}/redis.pem"), format!("{dir}/redis.key"));
-        let more = ["--port", "0", "--tls-auth-clients", "no", "--tls-cert-file", &certificate];
-        let more = [&more[..], &["--tls-key-file", &key, "--tls-ca-cert-file", &certificate]].concat();
-        Self::with(home, "--tls-port", &more)
+        let extra_args = ["--port", "0", "--tls-auth-clients", "no", "--tls-cert-file", &certificate];
+        let extra_args = [&extra_args[..], &["--tls-key-file", &key, "--tls-ca-cert-file", &certificate]].concat();
+        Self::with(home, "--tls-port", &extra_args)
     }
 
-    fn with(home: &Home, listens: &str, more: &[&str]) -> Self {
+    fn with(home: &Home, listens: &str, extra_args: &[&str]) -> Self {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let mut command = Command::new("redis-server");
         command.args([listens, &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--requirepass", "hunter2"]);
-        command.args(more);
+        command.args(extra_args);
         command.current_dir(home.0.path()).stdin(Stdio::null()).stdout(Stdio::null());
         let child = command.spawn().expect("redis-server is needed: .ci/need redis-server:redis-server");
         Self(child, port)
@@ -161,10 +161,10 @@ impl Drop for Redis {
     }
 }
 
-fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+fn wait_until(description: &str, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
-    while !is() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "never {what}");
+    while !condition() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "never {description}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -175,9 +175,9 @@ fn services_share_redis_and_one_takes_over_when_the_leader_is_killed() {
     let redis = Redis::start(&home);
     let store = format!("redis://127.0.0.1:{}", redis.1);
     home.secret("pw", b"hunter2\n");
-    let start = |more: &[&str]| {
-        let words = ["--store", &store, "--store-password-file", "pw", "--region", "north"];
-        Service::with(&home, &[&words, more].concat())
+    let start = |extra_args: &[&str]| {
+        let args = ["--store", &store, "--store-password-file", "pw", "--region", "north"];
+        Service::with(&home, &[&args, extra_args].concat())
     };
     let status = |service: &Service| -> Value {
         let output = service.query(&home, &["status", "--json"]);
@@ -203,22 +203,22 @@ fn services_share_redis_and_one_takes_over_when_the_leader_is_killed() {
     // A service that ends in order releases leadership at once, and no output contains the password.
     let third = start(&[]);
     wait_until("the third service knows the leader", || status(&third)["service"]["epoch"] == 2);
-    let (code, rest) = second.end(Signal::TERM);
-    assert_eq!((code, rest.contains("hunter")), (Some(0), false));
+    let (code, stderr) = second.end(Signal::TERM);
+    assert_eq!((code, stderr.contains("hunter")), (Some(0), false));
     wait_until("the third service leads", || status(&third)["service"]["is_leader"] == true);
     drop(redis);
     wait_until("the status shows that the store is gone", || status(&third)["service"]["error"].is_string());
     wait_until("no service leads", || !third.query(&home, &["status"]).status.success());
     let shown = String::from_utf8(third.query(&home, &["status"]).stdout).unwrap();
     assert!(shown.contains("the leader is unknown") && shown.contains(&format!("error: {store}")), "{shown}");
-    let (code, rest) = third.end(Signal::TERM);
-    assert!(code == Some(0) && rest.contains("the service continues") && !rest.contains("hunter"), "{rest}");
+    let (code, stderr) = third.end(Signal::TERM);
+    assert!(code == Some(0) && stderr.contains("the service continues") && !stderr.contains("hunter"), "{stderr}");
 }
 
 #[test]
 fn redis_is_used_over_tls_and_only_with_the_right_authority() {
     let home = Home::new();
-    for words in [
+    for args in [
         &["fleet", "ca", "init", "--ca-dir", "other"][..],
         &[
             "fleet",
@@ -234,15 +234,15 @@ fn redis_is_used_over_tls_and_only_with_the_right_authority() {
             "other",
         ],
     ] {
-        assert!(home.command(words).output().unwrap().status.success());
+        assert!(home.command(args).output().unwrap().status.success());
     }
     let redis = Redis::with_tls(&home, "other");
     let store = format!("rediss://127.0.0.1:{}", redis.1);
     home.secret("pw", b"hunter2\n");
     home.secret("wrong", b"hunter3\n");
     let start = |authority: &str, password: &str| {
-        let words = ["--store", &store, "--store-password-file", password, "--store-ca-file", authority];
-        Service::with(&home, &words)
+        let args = ["--store", &store, "--store-password-file", password, "--store-ca-file", authority];
+        Service::with(&home, &args)
     };
     let leads = |service: &Service| {
         let status: Value =
@@ -252,18 +252,18 @@ fn redis_is_used_over_tls_and_only_with_the_right_authority() {
     let service = start("other/ca.pem", "pw");
     wait_until("the service leads", || leads(&service).0);
     assert!(service.query(&home, &["drain", "fra-1"]).status.success());
-    let (code, rest) = service.end(Signal::TERM);
-    assert!(code == Some(0) && !rest.contains("hunter"), "{rest}");
+    let (code, stderr) = service.end(Signal::TERM);
+    assert!(code == Some(0) && !stderr.contains("hunter"), "{stderr}");
     for (authority, password, why) in [("ca/ca.pem", "pw", "certificate"), ("other/ca.pem", "wrong", "Password")] {
         let service = start(authority, password);
         wait_until("the status shows the error of the store", || leads(&service).1.is_some());
-        let (is, trouble) = leads(&service);
+        let (is_leader, trouble) = leads(&service);
         let shown = trouble.unwrap();
-        assert!(!is && shown.starts_with(&store) && shown.contains(why), "{shown}");
-        let (code, rest) = service.end(Signal::TERM);
-        let store_errors: Vec<&str> = rest.lines().filter(|line| line.contains(&store)).collect();
-        assert!(code == Some(0) && store_errors.len() == 1 && store_errors[0].contains(why), "{rest}");
-        assert!(!rest.contains("hunter") && !shown.contains("hunter"), "{rest}");
+        assert!(!is_leader && shown.starts_with(&store) && shown.contains(why), "{shown}");
+        let (code, stderr) = service.end(Signal::TERM);
+        let store_errors: Vec<&str> = stderr.lines().filter(|line| line.contains(&store)).collect();
+        assert!(code == Some(0) && store_errors.len() == 1 && store_errors[0].contains(why), "{stderr}");
+        assert!(!stderr.contains("hunter") && !shown.contains("hunter"), "{stderr}");
     }
     // A store without TLS is refused as well if TLS was requested.
     let plain = Redis::start(&home);
@@ -286,21 +286,21 @@ fn limit_file_size(service: &Service, most: Option<u64>) {
 fn a_full_disk_does_not_end_the_service_is_reported_once_and_may_recover() {
     let home = Home::new();
     // With SIGXFSZ ignored, the file size limit is an error as on a full disk.
-    let words = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
-    let marline = home.command(&words);
+    let args = ["fleet", "run", "--ca-dir", "ca", "--listen", "127.0.0.1:0"];
+    let marline = home.command(&args);
     let mut command = Command::new("sh");
     command.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh"]).arg(marline.get_program()).args(marline.get_args());
     command.env_clear().env("HOME", home.0.path()).current_dir(home.0.path()).stdin(Stdio::null());
     let service = Service::of(command);
     let token = |name: &str| {
-        let words = ["fleet", "ca", "token", "--role", "edge", "--name", name, "--ca-dir", "ca"];
-        let output = home.command(&words).output().unwrap();
+        let args = ["fleet", "ca", "token", "--role", "edge", "--name", name, "--ca-dir", "ca"];
+        let output = home.command(&args).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         home.secret(name, &output.stdout);
     };
     let enrol = |name: &str| {
-        let words = ["fleet", "enroll", "--fleet", &service.url, "--token-file", name, "--out", "."];
-        home.command(&words).output().unwrap()
+        let args = ["fleet", "enroll", "--fleet", &service.url, "--token-file", name, "--out", "."];
+        home.command(&args).output().unwrap()
     };
     let drain = || {
         let output = service.query(&home, &["drain", "fra-1"]);
@@ -320,9 +320,9 @@ fn a_full_disk_does_not_end_the_service_is_reported_once_and_may_recover() {
     assert!(!drain(), "the disk has free space again");
     let enrolled = enrol("cam-1");
     assert!(enrolled.status.success(), "{}", String::from_utf8_lossy(&enrolled.stderr));
-    let (code, rest) = service.end(Signal::TERM);
-    let error_count = rest.lines().filter(|line| line.contains("the service continues")).count();
-    assert_eq!((code, error_count), (Some(0), 1), "{rest}");
+    let (code, stderr) = service.end(Signal::TERM);
+    let error_count = stderr.lines().filter(|line| line.contains("the service continues")).count();
+    assert_eq!((code, error_count), (Some(0), 1), "{stderr}");
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn usage_errors_change_nothing() {
     let run = ["fleet", "run", "--ca-dir", "ca", "--listen"];
     home.secret("open", b"hunter2\n");
     std::fs::set_permissions(home.0.path().join("open"), std::fs::Permissions::from_mode(0o640)).unwrap();
-    for (words, expected) in [
+    for (args, expected) in [
         (&["0.0.0.0:0"][..], "set the public address for the certificate with --address"),
         (
             &["127.0.0.1:0", "--store", "redis://a", "--store-password-file", "open"],
@@ -369,14 +369,14 @@ fn usage_errors_change_nothing() {
         (&["127.0.0.1:0", "--store", "redis://a", "--store-ca-file", "ca.pem"], "write rediss://"),
         (&["127.0.0.1:0", "--store", "x.redb", "--peer", "a:1"], "redis://HOST:PORT"),
     ] {
-        let message = home.refused(&[&run, words].concat(), 64);
-        assert!(message.contains(expected), "{words:?}: {message}");
+        let message = home.refused(&[&run, args].concat(), 64);
+        assert!(message.contains(expected), "{args:?}: {message}");
         assert!(!message.contains("hunter2"), "{message}");
     }
     assert!(!home.0.path().join("ca/fleet.redb").exists());
-    let ask = |url| home.refused(&["fleet", "status", "--fleet", url, "--certificate", "ann.pem"], 64);
-    assert!(ask("http://a.example").contains("not a URL such as"));
-    let login = ask("https://ann:hunter2@a.example");
+    let refusal = |url| home.refused(&["fleet", "status", "--fleet", url, "--certificate", "ann.pem"], 64);
+    assert!(refusal("http://a.example").contains("not a URL such as"));
+    let login = refusal("https://ann:hunter2@a.example");
     assert!(login.contains("not a URL such as") && !login.contains("hunter2"), "{login}");
     assert!(
         home.refused(&["fleet", "run", "--ca-dir", "absent", "--listen", "127.0.0.1:0"], 1)
@@ -415,8 +415,8 @@ fn relays_and_edges_renew_their_certificates_and_operators_use_a_command() {
     let output = home.command(&renew).output().unwrap();
     assert_eq!((output.status.code(), output.stdout), (Some(0), b"bob.pem\n".to_vec()));
     assert!(file("bob.pem") != before && file("bob.key") == key);
-    let ask = ["fleet", "status", "--fleet", &service.url, "--certificate", "bob.pem", "--json"];
-    assert!(home.command(&ask).output().unwrap().status.success(), "the renewed certificate is accepted");
+    let status_args = ["fleet", "status", "--fleet", &service.url, "--certificate", "bob.pem", "--json"];
+    assert!(home.command(&status_args).output().unwrap().status.success(), "the renewed certificate is accepted");
     let message = home.refused(&renew, 1);
     assert!(message.contains("marline://operator/bob: it is renewed from "), "{message}");
 
@@ -426,10 +426,10 @@ fn relays_and_edges_renew_their_certificates_and_operators_use_a_command() {
     issue_aged(&home, "marline://edge/e1", age);
     let begun = Instant::now();
     std::fs::copy(home.0.path().join("ca/revoked.pem"), home.0.path().join("revoked.pem")).unwrap();
-    let run = |words: &str| {
-        let words: Vec<&str> = words.split(' ').collect();
-        let stderr = std::fs::File::create(home.0.path().join(format!("{}.said", words[0]))).unwrap();
-        Running(home.command(&words).stdout(Stdio::null()).stderr(stderr).spawn().unwrap())
+    let run = |args: &str| {
+        let args: Vec<&str> = args.split(' ').collect();
+        let stderr = std::fs::File::create(home.0.path().join(format!("{}.said", args[0]))).unwrap();
+        Running(home.command(&args).stdout(Stdio::null()).stderr(stderr).spawn().unwrap())
     };
     let fleet = service.url.clone();
     let first = [file("r1.pem"), file("e1.pem")];
@@ -450,8 +450,8 @@ fn relays_and_edges_renew_their_certificates_and_operators_use_a_command() {
         let age = |rows: &str| status[rows][0]["age_ms"].as_u64().map(Duration::from_millis);
         ["relays", "edges"].iter().all(|rows| age(rows).is_some_and(|age| age < over.elapsed()))
     });
-    for who in ["relay.said", "edge.said"] {
-        let log = String::from_utf8(file(who)).unwrap();
+    for log_name in ["relay.said", "edge.said"] {
+        let log = String::from_utf8(file(log_name)).unwrap();
         assert!(log.contains("\nmarline: the certificate was renewed, until "), "{log}");
     }
     assert_eq!(service.end(Signal::TERM).0, Some(0));

@@ -8,9 +8,9 @@ use crate::members::{ESTABLISHED, Running, check_echo, marline, members, server,
 const RELAY: &str =
     "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1";
 
-fn run_ok(dir: &Path, words: &str) -> String {
-    let out = marline(dir, words);
-    assert!(out.status.success(), "{words}: {}", String::from_utf8_lossy(&out.stderr));
+fn run_ok(dir: &Path, args: &str) -> String {
+    let out = marline(dir, args);
+    assert!(out.status.success(), "{args}: {}", String::from_utf8_lossy(&out.stderr));
     String::from_utf8(out.stdout).unwrap()
 }
 
@@ -41,13 +41,13 @@ fn a_relay_presents_its_new_certificate_and_keeps_the_old_one_if_the_file_is_dam
     let (status, mut before) = tunnel(edge.address, server);
     assert_eq!(status, ESTABLISHED);
 
-    let old = serial(dir, "marline://relay/r1");
+    let old_serial = serial(dir, "marline://relay/r1");
     run_ok(dir, "fleet ca issue relay r1 --ca-dir ca --address 127.0.0.1 --out new");
     replace(dir, "r1");
     relay.signal("-HUP");
     relay.line_with("r1.pem: certificate, key, authority and revocation list are read again");
     // From here on, the edge would refuse a relay that presents the old certificate.
-    run_ok(dir, &format!("fleet ca revoke --ca-dir ca --serial {old}"));
+    run_ok(dir, &format!("fleet ca revoke --ca-dir ca --serial {old_serial}"));
     std::thread::sleep(std::time::Duration::from_millis(2500));
     assert_eq!(tunnel(edge.address, server).0, ESTABLISHED);
 
@@ -110,22 +110,22 @@ fn the_fleet_service_continues_after_sighup() {
 
 /// The certificates of two authorities of equal name, with their revocation lists, as one PEM text.
 fn bundle(dir: &Path, first: &str, second: &str) -> String {
-    let file = |of: &str, name: &str| std::fs::read_to_string(dir.join(of).join(name)).unwrap();
-    [first, second].iter().map(|of| file(of, "ca.pem") + &file(of, "revoked.pem")).collect()
+    let file = |ca_name: &str, name: &str| std::fs::read_to_string(dir.join(ca_name).join(name)).unwrap();
+    [first, second].iter().map(|ca_name| file(ca_name, "ca.pem") + &file(ca_name, "revoked.pem")).collect()
 }
 
 #[test]
 fn an_authority_is_replaced_while_relay_and_edge_run() {
     let (dir, server) = (members(), server());
     let dir = dir.path();
-    for words in [
+    for args in [
         "fleet ca init --ca-dir ca-2 --name test",
         "fleet ca issue edge e2 --ca-dir ca --out .",
         "fleet ca revoke --role edge e2 --ca-dir ca",
         "fleet ca issue relay r1 --ca-dir ca-2 --address 127.0.0.1 --out new",
         "fleet ca issue edge e1 --ca-dir ca-2 --out new",
     ] {
-        run_ok(dir, words);
+        run_ok(dir, args);
     }
     std::fs::copy(dir.join("ca/revoked.pem"), dir.join("list.pem")).unwrap();
     let relay = format!(
@@ -134,12 +134,12 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
         server.port()
     );
     let edge = |name: &str, relay: &Running| {
-        let words = format!(
+        let args = format!(
             "edge --portal-probe off --no-paths --no-direct --spare-connections 0 --run-dir run-{name} --listen 127.0.0.1:0 --relay {} --certificate {name}.pem \
              --fleet-ca edge-ca.pem",
             relay.address
         );
-        Running::start(dir, &words)
+        Running::start(dir, &args)
     };
     let reread = |process: &mut Running| {
         process.signal("-HUP");
@@ -190,13 +190,13 @@ fn an_authority_is_replaced_while_relay_and_edge_run() {
 fn the_fleet_service_serves_members_of_the_previous_authority() {
     let dir = members();
     let dir = dir.path();
-    for words in [
+    for args in [
         "fleet ca issue operator ann --ca-dir ca --out .",
         "fleet ca issue operator bob --ca-dir ca --out .",
         "fleet ca revoke --role operator bob --ca-dir ca",
         "fleet ca init --ca-dir ca-2 --name test",
     ] {
-        run_ok(dir, words);
+        run_ok(dir, args);
     }
     let both = bundle(dir, "ca-2", "ca");
     let mut service = Running::start(dir, "fleet run --ca-dir ca-2 --listen 127.0.0.1:0");
@@ -223,10 +223,10 @@ fn the_fleet_service_serves_members_of_the_previous_authority() {
     std::fs::write(dir.join("token"), token).unwrap();
     std::fs::set_permissions(dir.join("token"), std::fs::Permissions::from_mode(0o600)).unwrap();
     run_ok(dir, &format!("fleet enroll --fleet https://{} --token-file token --out joined", service.address));
-    let of = |ca: &str, file: &str| std::fs::read_to_string(dir.join(ca).join(file)).unwrap();
-    let old = |file: &str| of("ca", file);
+    let read_file = |ca: &str, file: &str| std::fs::read_to_string(dir.join(ca).join(file)).unwrap();
+    let old = |file: &str| read_file("ca", file);
     let new = both.split_inclusive("-----END CERTIFICATE-----\n").next().unwrap();
-    assert_eq!(of("joined", "ca.pem"), format!("{new}{}{}", old("ca.pem"), old("revoked.pem")));
+    assert_eq!(read_file("joined", "ca.pem"), format!("{new}{}{}", old("ca.pem"), old("revoked.pem")));
     // An existing ca.pem with only the new authority is kept, and that is reported.
     std::fs::create_dir(dir.join("image")).unwrap();
     std::fs::write(dir.join("image/ca.pem"), new).unwrap();
@@ -235,7 +235,7 @@ fn the_fleet_service_serves_members_of_the_previous_authority() {
     let enrol = format!("fleet enroll --fleet https://{} --token-file token --out image", service.address);
     let stderr = String::from_utf8(marline(dir, &enrol).stderr).unwrap();
     assert!(stderr.contains("trusts other authorities than the service does"), "{stderr}");
-    assert_eq!(of("image", "ca.pem"), new);
+    assert_eq!(read_file("image", "ca.pem"), new);
     // Without that list, the service reports that it trusts the authority without knowing its revocations.
     std::fs::write(dir.join("ca-2/ca.pem"), format!("{new}{}", old("ca.pem"))).unwrap();
     service.signal("-HUP");

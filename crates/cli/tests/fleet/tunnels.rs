@@ -8,17 +8,17 @@ use crate::members::{ESTABLISHED, Running, marline, members, server, tunnel};
 
 fn relay(dir: &Path, server: SocketAddr) -> Running {
     let port = server.port();
-    let words = format!(
+    let args = format!(
         "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1 --allow-port {port} --threads 2"
     );
-    Running::start(dir, &words)
+    Running::start(dir, &args)
 }
 
 fn edge(dir: &Path, relay: SocketAddr) -> Running {
-    let words = format!(
+    let args = format!(
         "edge --portal-probe off --no-paths --run-dir run --listen 127.0.0.1:0 --relay {relay} --certificate e1.pem --no-direct"
     );
-    Running::start(dir, &words)
+    Running::start(dir, &args)
 }
 
 #[test]
@@ -49,16 +49,16 @@ fn a_draining_relay_ends_with_its_last_tunnel() {
     let (dir, server) = (members(), server());
     let mut relay = relay(dir.path(), server);
     let edge = edge(dir.path(), relay.address);
-    let (_, mut old) = tunnel(edge.address, server);
+    let (_, mut old_tunnel) = tunnel(edge.address, server);
     relay.signal("-TERM");
     // The relay drains from here on and logs that.
     relay.line_with("draining: 1 tunnels are open");
     let (status, _) = tunnel(edge.address, server);
     assert!(status.starts_with("HTTP/1.1 503 "), "{status}");
-    old.write_all(b"still").unwrap();
-    old.shutdown(std::net::Shutdown::Write).unwrap();
+    old_tunnel.write_all(b"still").unwrap();
+    old_tunnel.shutdown(std::net::Shutdown::Write).unwrap();
     let mut received = String::new();
-    old.read_to_string(&mut received).unwrap();
+    old_tunnel.read_to_string(&mut received).unwrap();
     assert_eq!(received, "still");
     assert_eq!(relay.child.wait().unwrap().code(), Some(0));
 }
@@ -109,19 +109,19 @@ fn an_unreachable_relay_is_reported_at_the_start_and_when_it_becomes_reachable()
     let good = relay(dir.path(), server);
     for relays in [format!("--relay {free}"), format!("--relay {} --relay localhost:{}", good.address, free.port())]
     {
-        let words = format!(
+        let args = format!(
             "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 {relays} --certificate e1.pem"
         );
-        let mut edge = Running::start(dir.path(), &words);
+        let mut edge = Running::start(dir.path(), &args);
         let log = edge.line_with("cannot be used: ");
         assert!(log.contains("refused") && log.contains("the edge keeps trying"), "{log}");
         let status = marline(dir.path(), "edge status --run-dir run2");
         assert!(String::from_utf8_lossy(&status.stdout).contains("cannot be used: "), "{status:?}");
         if !relays.contains("localhost") {
-            let words = format!(
+            let args = format!(
                 "relay --listen {free} --certificate r1.pem --revoked ca/revoked.pem --run-dir run3 --allow-net 127.0.0.1"
             );
-            let late = Running::start(dir.path(), &words);
+            let late = Running::start(dir.path(), &args);
             let log = edge.line_with("can be used again");
             // Attempts in between cause no further lines.
             assert!(!log.contains("cannot be used"), "{log}");
@@ -135,47 +135,47 @@ fn an_unreachable_relay_is_reported_at_the_start_and_when_it_becomes_reachable()
 fn the_state_of_relays_is_saved_without_a_service_if_a_state_file_is_named() {
     let (dir, server) = (members(), server());
     let relay = relay(dir.path(), server);
-    let words = format!(
+    let args = format!(
         "edge --portal-probe off --no-paths --run-dir run2 --listen 127.0.0.1:0 --relay {} --certificate e1.pem --state-file kept/edge.json",
         relay.address
     );
-    let edge = Running::start(dir.path(), &words);
+    let edge = Running::start(dir.path(), &args);
     assert_eq!(tunnel(edge.address, server).0, ESTABLISHED);
     let (code, log) = edge.stop("-TERM");
     assert_eq!(code, Some(0), "{log}");
-    let kept: serde_json::Value =
+    let saved: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path().join("kept/edge.json")).unwrap()).unwrap();
     let relay_address = relay.address.to_string();
-    assert_eq!(kept["state"]["addresses"][&relay_address], serde_json::json!([relay_address]), "{kept}");
-    assert_eq!(tunnel(Running::start(dir.path(), &words).address, server).0, ESTABLISHED);
+    assert_eq!(saved["state"]["addresses"][&relay_address], serde_json::json!([relay_address]), "{saved}");
+    assert_eq!(tunnel(Running::start(dir.path(), &args).address, server).0, ESTABLISHED);
 }
 
 #[test]
 fn the_relays_audit_log_has_edge_target_verdict_and_bytes_of_each_flow() {
     let (dir, server) = (members(), server());
     let dir = dir.path();
-    let words = format!(
+    let args = format!(
         "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem --run-dir run --allow-net 127.0.0.1 --allow-port {} \
          --allow-port 1 --audit-log audit.ndjson",
         server.port()
     );
-    let relay = Running::start(dir, &words);
+    let relay = Running::start(dir, &args);
     let edge = edge(dir, relay.address);
-    let ask = |target: &str| {
+    let request = |target: &str| {
         let mut program = std::net::TcpStream::connect(edge.address).unwrap();
         program.write_all(format!("CONNECT {target} HTTP/1.1\r\n\r\n").as_bytes()).unwrap();
         let mut head = [0; 12];
         program.read_exact(&mut head).unwrap();
         (String::from_utf8_lossy(&head[9..]).into_owned(), program)
     };
-    let (status, mut program) = ask(&server.to_string());
+    let (status, mut program) = request(&server.to_string());
     assert_eq!(status, "200");
     program.write_all(b"hello").unwrap();
     program.shutdown(std::net::Shutdown::Write).unwrap();
     program.read_to_end(&mut Vec::new()).unwrap();
-    assert_eq!(ask("127.0.0.1:22").0, "403");
-    assert_eq!(ask(&format!("10.1.2.3:{}", server.port())).0, "403");
-    assert_eq!(ask("127.0.0.1:1").0, "502");
+    assert_eq!(request("127.0.0.1:22").0, "403");
+    assert_eq!(request(&format!("10.1.2.3:{}", server.port())).0, "403");
+    assert_eq!(request("127.0.0.1:1").0, "502");
     let lines = |name: &str| -> Vec<serde_json::Value> {
         let text = std::fs::read_to_string(dir.join(name)).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -189,8 +189,9 @@ fn the_relays_audit_log_has_edge_target_verdict_and_bytes_of_each_flow() {
         lines(name)
     };
     let all = until("audit.ndjson", 4);
-    let of = |target: &str| all.iter().find(|line| line["target"] == target).unwrap_or_else(|| panic!("{all:?}"));
-    let carried = of(&server.to_string());
+    let record_of =
+        |target: &str| all.iter().find(|line| line["target"] == target).unwrap_or_else(|| panic!("{all:?}"));
+    let carried = record_of(&server.to_string());
     assert_eq!((&carried["edge"], &carried["verdict"]), (&"e1".into(), &"allowed".into()));
     assert_eq!((&carried["up_bytes"], &carried["down_bytes"]), (&5.into(), &5.into()));
     assert_eq!(carried["address"], server.to_string());
@@ -198,15 +199,15 @@ fn the_relays_audit_log_has_edge_target_verdict_and_bytes_of_each_flow() {
         carried["time"].is_string() && carried["duration_ms"].is_u64() && carried["rule"].is_null(),
         "{carried}"
     );
-    let port = of("127.0.0.1:22");
+    let port = record_of("127.0.0.1:22");
     assert_eq!(
         (&port["verdict"], &port["rule"], &port["address"]),
         (&"refused".into(), &"allow-port".into(), &serde_json::Value::Null)
     );
-    let private = of(&format!("10.1.2.3:{}", server.port()));
+    let private = record_of(&format!("10.1.2.3:{}", server.port()));
     assert_eq!((&private["verdict"], &private["rule"]), (&"refused".into(), &"allow-net".into()));
     assert_eq!(private["address"], format!("10.1.2.3:{}", server.port()));
-    let closed = of("127.0.0.1:1");
+    let closed = record_of("127.0.0.1:1");
     assert_eq!((&closed["verdict"], &closed["rule"]), (&"failed".into(), &"connection_refused".into()));
     use std::os::unix::fs::MetadataExt as _;
     assert_eq!(std::fs::metadata(dir.join("audit.ndjson")).unwrap().mode() & 0o777, 0o600);
@@ -214,7 +215,7 @@ fn the_relays_audit_log_has_edge_target_verdict_and_bytes_of_each_flow() {
     std::fs::rename(dir.join("audit.ndjson"), dir.join("audit.1")).unwrap();
     relay.signal("-HUP");
     wait_until_exists(&dir.join("audit.ndjson"));
-    assert_eq!(ask("127.0.0.1:22").0, "403");
+    assert_eq!(request("127.0.0.1:22").0, "403");
     assert_eq!((until("audit.ndjson", 1).len(), lines("audit.1").len()), (1, 4));
     drop(edge);
     assert_eq!(relay.stop("-TERM").0, Some(0));
@@ -233,7 +234,7 @@ fn keys_that_others_may_read_are_refused() {
     use std::os::unix::fs::PermissionsExt as _;
     let dir = members();
     let dir = dir.path();
-    for (key, words) in [
+    for (key, args) in [
         ("r1.key", "relay --listen 127.0.0.1:0 --certificate r1.pem --revoked ca/revoked.pem"),
         (
             "e1.key",
@@ -241,7 +242,7 @@ fn keys_that_others_may_read_are_refused() {
         ),
     ] {
         std::fs::set_permissions(dir.join(key), std::fs::Permissions::from_mode(0o644)).unwrap();
-        let out = marline(dir, words);
+        let out = marline(dir, args);
         let stderr = String::from_utf8_lossy(&out.stderr);
         assert_eq!(out.status.code(), Some(64), "{stderr}");
         assert!(
@@ -254,7 +255,7 @@ fn keys_that_others_may_read_are_refused() {
 #[test]
 fn configuration_errors_are_one_line_before_anything_listens() {
     let dir = members();
-    for (words, code, said) in [
+    for (args, code, expected) in [
         ("relay --certificate r1.pem", 64, "--listen"),
         ("relay --listen 127.0.0.1:0 --certificate r1.pem --revoked none.pem", 64, "none.pem: no such file"),
         (
@@ -303,9 +304,9 @@ fn configuration_errors_are_one_line_before_anything_listens() {
         ),
         ("edge status --run-dir .", 1, "no marline edge daemon runs in this network namespace"),
     ] {
-        let out = marline(dir.path(), words);
+        let out = marline(dir.path(), args);
         let text = String::from_utf8_lossy(&out.stderr);
-        assert_eq!(out.status.code(), Some(code), "{words}: {text}");
-        assert!(text.contains(said), "{words}: {text}");
+        assert_eq!(out.status.code(), Some(code), "{args}: {text}");
+        assert!(text.contains(expected), "{args}: {text}");
     }
 }

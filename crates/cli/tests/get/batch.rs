@@ -79,14 +79,14 @@ fn serve(mut stream: TcpStream, pages: &BTreeMap<&str, Page>, seen: &Mutex<Vec<S
         }
         seen.lock().unwrap().push(head.clone());
         let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-        let (body, fields, pace) = match pages.get(path.as_str()) {
+        let (body, fields, rate) = match pages.get(path.as_str()) {
             None => (None, "404", usize::MAX),
             Some(Page::Status(status)) => {
                 write!(stream, "HTTP/1.1 {status} No\r\nContent-Length: 0\r\n\r\n")?;
                 continue;
             }
             Some(Page::File(body, fields)) => (Some(body), *fields, usize::MAX),
-            Some(Page::Slow(body, pace)) => (Some(body), "", *pace),
+            Some(Page::Slow(body, rate)) => (Some(body), "", *rate),
         };
         let Some(body) = body else {
             write!(stream, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
@@ -107,8 +107,8 @@ fn serve(mut stream: TcpStream, pages: &BTreeMap<&str, Page>, seen: &Mutex<Vec<S
         )?;
         for piece in part.chunks(16_384) {
             stream.write_all(piece)?;
-            if pace < usize::MAX {
-                std::thread::sleep(Duration::from_secs_f64(piece.len() as f64 / pace as f64));
+            if rate < usize::MAX {
+                std::thread::sleep(Duration::from_secs_f64(piece.len() as f64 / rate as f64));
             }
         }
     }
@@ -118,16 +118,16 @@ fn plain(body: &Arc<Vec<u8>>) -> Page {
     Page::File(Arc::clone(body), "")
 }
 
-fn marline(home: &TempDir, words: &[&str]) -> Command {
+fn marline(home: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(words).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
+    command.args(args).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
     command.current_dir(home.path()).stdin(Stdio::null());
     command
 }
 
-fn get(home: &TempDir, words: &[&str]) -> Output {
-    let words: Vec<&str> = ["get"].iter().chain(words).copied().collect();
-    marline(home, &words).output().unwrap()
+fn get(home: &TempDir, args: &[&str]) -> Output {
+    let args: Vec<&str> = ["get"].iter().chain(args).copied().collect();
+    marline(home, &args).output().unwrap()
 }
 
 fn succeeded(output: &Output) {
@@ -168,10 +168,10 @@ fn several_urls_are_several_files_even_with_equal_lengths_and_etags() {
     let urls = ["/b.7z.001", "/b.7z.002", "/b.7z.003"].map(|path| server.url(path));
     for json in [false, true] {
         let home = tempfile::tempdir().unwrap();
-        let mut words = vec!["-q"];
-        words.extend(json.then_some("--json"));
-        words.extend(urls.iter().map(String::as_str));
-        let output = get(&home, &words);
+        let mut args = vec!["-q"];
+        args.extend(json.then_some("--json"));
+        args.extend(urls.iter().map(String::as_str));
+        let output = get(&home, &args);
         succeeded(&output);
         assert_eq!(stderr_of(&output), "");
         for (n, part) in parts.iter().enumerate() {
@@ -241,7 +241,7 @@ fn kinds_of_failures_have_their_exit_codes() {
     let refused = format!("http://{free}/f");
     let wrong = format!("sha256={}", "0".repeat(64));
     let (f, login, busy) = (server.url("/f"), server.url("/401"), server.url("/503"));
-    for (words, code) in [
+    for (args, code) in [
         (&["--retry", "0", login.as_str()][..], 66),
         (&["--retry", "0", &busy], 75),
         (&["--retry", "0", &refused], 68),
@@ -252,12 +252,12 @@ fn kinds_of_failures_have_their_exit_codes() {
         (&["--link", "nope0", "http://192.0.2.1/f"], 69),
         (&["--max-time", "200ms", "--retry", "99", &busy], 1),
     ] {
-        let words: Vec<&str> = ["-q", "--json"].iter().chain(words).copied().collect();
-        let output = get(&home, &words);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}", stderr_of(&output));
+        let args: Vec<&str> = ["-q", "--json"].iter().chain(args).copied().collect();
+        let output = get(&home, &args);
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {}", stderr_of(&output));
         if code != 64 {
             let object: Value = serde_json::from_slice(&output.stdout).unwrap();
-            assert_eq!(object["exit_code"], code, "{words:?}: {object}");
+            assert_eq!(object["exit_code"], code, "{args:?}: {object}");
         }
     }
 }
@@ -278,10 +278,10 @@ fn equal_names_get_numbers_in_the_order_of_the_list_and_keep_them() {
     ]);
     let home = tempfile::tempdir().unwrap();
     let urls = ["/a/f", "/b/f", "/c/f", "/dl?3", "/dl?4", "/dl?5"].map(|path| server.url(path));
-    let mut words = vec!["-q", "-d", "new/dir", "-j", "6"];
-    words.extend(urls.iter().map(String::as_str));
+    let mut args = vec!["-q", "-d", "new/dir", "-j", "6"];
+    args.extend(urls.iter().map(String::as_str));
     let names = ["f", "f.1", "f.2", "report.pdf", "report.pdf.1", "report.pdf.2"];
-    succeeded(&get(&home, &words));
+    succeeded(&get(&home, &args));
     for (name, file) in names.iter().zip(&files) {
         assert_file(&home, &format!("new/dir/{name}"), file);
     }
@@ -313,8 +313,8 @@ fn a_digest_catches_a_source_with_another_file() {
     let home = tempfile::tempdir().unwrap();
     let checksum = format!("sha256={}", sha256(&one));
     // The wrong source first: its file is fetched and does not match, and the other source is used.
-    let words = ["--checksum", &checksum, "-o", "f", "--mirror", &good.url("/f"), &bad.url("/f")];
-    let output = get(&home, &words);
+    let args = ["--checksum", &checksum, "-o", "f", "--mirror", &good.url("/f"), &bad.url("/f")];
+    let output = get(&home, &args);
     succeeded(&output);
     assert_file(&home, "f", &one);
     assert!(stderr_of(&output).contains("do not match their digest"), "{}", stderr_of(&output));
@@ -357,7 +357,7 @@ fn a_list_is_read_with_its_options() {
     assert!(child.wait().unwrap().success());
     assert_file(&home, "zero.bin", &files[0]);
     // Errors are reported with their line, and nothing is fetched.
-    for (text, says) in [
+    for (text, expected) in [
         (format!("{}\n  split=4\n", url("/0")), "list: line 2: unknown option `split`"),
         (format!("{}\n  out=../x\n", url("/0")), "line 2: out=../x is not a file below the directory"),
         (String::new(), "the list has no URL"),
@@ -365,7 +365,7 @@ fn a_list_is_read_with_its_options() {
         std::fs::write(home.path().join("list"), text).unwrap();
         let output = get(&home, &["-i", "list"]);
         assert_eq!(output.status.code(), Some(64));
-        assert!(stderr_of(&output).contains(says), "{}", stderr_of(&output));
+        assert!(stderr_of(&output).contains(expected), "{}", stderr_of(&output));
     }
 }
 
@@ -409,8 +409,8 @@ fn a_small_file_does_not_wait_for_a_large_one() {
     let (large, small) = (Arc::new(bytes(1, 4_000_000)), Arc::new(bytes(2, 200_000)));
     let server = Server::start([("/large", plain(&large)), ("/small", plain(&small))]);
     let home = tempfile::tempdir().unwrap();
-    let words = ["-q", "--json", "--limit-rate", "8Mbit/s", &server.url("/large"), &server.url("/small")];
-    let output = get(&home, &words);
+    let args = ["-q", "--json", "--limit-rate", "8Mbit/s", &server.url("/large"), &server.url("/small")];
+    let output = get(&home, &args);
     succeeded(&output);
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(text.lines().next().unwrap().contains("/small"), "{text}");
@@ -429,9 +429,9 @@ fn one_connection_serves_many_small_files() {
     let server = Server::start(paths.iter().zip(&files).map(|(path, file)| (*path, plain(file))));
     let home = tempfile::tempdir().unwrap();
     let urls: Vec<String> = paths.iter().map(|path| server.url(path)).collect();
-    let mut words = vec!["-q", "--json"];
-    words.extend(urls.iter().map(String::as_str));
-    let output = get(&home, &words);
+    let mut args = vec!["-q", "--json"];
+    args.extend(urls.iter().map(String::as_str));
+    let output = get(&home, &args);
     succeeded(&output);
     for (path, file) in paths.iter().zip(&files) {
         assert_file(&home, &path[1..], file);
@@ -480,12 +480,13 @@ fn fields_and_logins_for_one_origin_are_not_sent_to_another() {
     let (home_server, other) = (Server::start([("/f", plain(&body))]), Server::start([("/f", plain(&body))]));
     let home = tempfile::tempdir().unwrap();
     let fields = ["-H", "X-Token: secret", "-H", "Cookie: id=1", "--user", "me:pass"];
-    let words: Vec<&str> = ["-q", "-d", "x"].iter().chain(&fields).copied().collect();
+    let args: Vec<&str> = ["-q", "-d", "x"].iter().chain(&fields).copied().collect();
     let (a, b) = (home_server.url("/f"), other.url("/f"));
-    succeeded(&get(&home, &[&words[..], &[&a, &b]].concat()));
-    let has = |server: &Server, text: &str| server.heads().iter().any(|head| head.to_lowercase().contains(text));
+    succeeded(&get(&home, &[&args[..], &[&a, &b]].concat()));
+    let has_header =
+        |server: &Server, text: &str| server.heads().iter().any(|head| head.to_lowercase().contains(text));
     for text in ["x-token", "cookie", "authorization"] {
-        assert!(has(&home_server, text), "{text}");
+        assert!(has_header(&home_server, text), "{text}");
     }
-    assert!(!has(&other, "cookie") && !has(&other, "authorization"), "{:?}", other.heads());
+    assert!(!has_header(&other, "cookie") && !has_header(&other, "authorization"), "{:?}", other.heads());
 }

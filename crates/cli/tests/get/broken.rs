@@ -135,8 +135,8 @@ fn a_single_response_that_breaks_off_is_requested_again_from_the_start() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |request| {
-        let whole = all.whole();
-        if request.nth < 2 { whole.broken_after(1_000_000, [Step::Close]) } else { whole }
+        let response = all.full_response();
+        if request.nth < 2 { response.broken_after(1_000_000, [Step::Close]) } else { response }
     });
     let program = Program::new();
     let ended = program.get(&server.url("/file"));

@@ -99,11 +99,11 @@ fn a_date_that_changes_under_the_same_etag_between_runs_is_reported_once() {
         };
         let server = server.limit_rate(2_000_000);
         let program = network.map_or_else(Program::new, Network::program);
-        let says = "under the same ETag: the ETag decides";
+        let expected = "under the same ETag: the ETag decides";
         for nth in 0..3 {
             run.store(nth, Ordering::Relaxed);
             let ended = program.run(&[&server.url("/file"), "-o", "out", "--json", "--max-time", "1s"]);
-            let notice_count = ended.notices().iter().filter(|line| line.contains(says)).count();
+            let notice_count = ended.notices().iter().filter(|line| line.contains(expected)).count();
             assert_eq!(notice_count, usize::from(nth == 1), "run {nth}: {}", ended.err);
         }
         let server = server.limit_rate(0);

@@ -12,10 +12,10 @@ use crate::server::{Resource, Server};
 const SIZE: usize = 12_000_000;
 
 /// A file and a correct server of it, limited to `pace` bytes per second on each connection.
-fn honest(network: &Network, pace: u64) -> (Resource, Server) {
+fn honest(network: &Network, rate_limit: u64) -> (Resource, Server) {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    (resource, network.serve(move |request| all.respond(request)).limit_rate(pace))
+    (resource, network.serve(move |request| all.respond(request)).limit_rate(rate_limit))
 }
 
 /// Starts a download and waits until so many bytes have been sent.
@@ -26,7 +26,7 @@ fn started_download(program: &Program, server: &Server, bytes: u64) -> Running {
 }
 
 #[track_caller]
-fn assert_whole(program: &Program, running: Running, resource: &Resource) -> (Ended, serde_json::Value) {
+fn assert_complete(program: &Program, running: Running, resource: &Resource) -> (Ended, serde_json::Value) {
     let ended = running.wait();
     let report = ended.report();
     assert!(program.file("out").unwrap() == *resource.data, "the file differs: {report}");
@@ -43,7 +43,7 @@ fn a_deleted_link_is_used_again_after_it_returns() {
     thread::sleep(Duration::from_millis(500));
     let before = server.requests().iter().filter(|request| request.over_wifi()).count();
     network.add_link("wifi0");
-    let (_, report) = assert_whole(&program, running, &resource);
+    let (_, report) = assert_complete(&program, running, &resource);
     let after = server.requests().iter().filter(|request| request.over_wifi()).count();
     assert!(after > before, "the link is not used again: {report}");
     assert_eq!(report["links"].as_array().unwrap().len(), 2, "{report}");
@@ -57,10 +57,10 @@ fn a_link_that_was_set_down_is_used_again() {
     let running = started_download(&program, &server, 2_000_000);
     network.client_ip("link set lte0 down\n");
     thread::sleep(Duration::from_millis(500));
-    let count = || server.requests().iter().filter(|asked| !asked.over_wifi()).count();
+    let count = || server.requests().iter().filter(|request| !request.over_wifi()).count();
     let before = count();
     network.client_ip("link set lte0 up\nroute add default via 10.77.2.1 dev lte0 metric 200\n");
-    let (_, report) = assert_whole(&program, running, &resource);
+    let (_, report) = assert_complete(&program, running, &resource);
     assert!(count() > before, "the link is not used again: {report}");
 }
 
@@ -76,7 +76,7 @@ fn a_link_that_drops_everything_is_reported_and_used_again() {
     network.cut("wifi0");
     thread::sleep(Duration::from_millis(1500));
     network.uncut("wifi0");
-    let (ended, report) = assert_whole(&program, running, &resource);
+    let (ended, report) = assert_complete(&program, running, &resource);
     ended.assert_notice("link wifi0: no data for 1.0s; the other links continue");
     ended.assert_notice("link wifi0: carries data again");
     assert!(report["wasted_bytes"].as_u64().unwrap() < 2_000_000, "{report}");
@@ -89,7 +89,7 @@ fn a_link_that_stays_down_does_not_delay_the_file() {
     let program = network.program();
     let running = started_download(&program, &server, 4_000_000);
     network.cut("lte0");
-    let (_, report) = assert_whole(&program, running, &resource);
+    let (_, report) = assert_complete(&program, running, &resource);
     assert_eq!(link(&report, "lte0")["state"], "silent", "{report}");
 }
 
@@ -103,7 +103,7 @@ fn a_changed_address_ends_connections_but_not_the_download() {
         "address del 10.77.1.2/24 dev wifi0\naddress add 10.77.1.7/24 dev wifi0\n\
          route add default via 10.77.1.1 dev wifi0 metric 100\n",
     );
-    let (_, report) = assert_whole(&program, running, &resource);
+    let (_, report) = assert_complete(&program, running, &resource);
     let renewed = server.requests().iter().any(|request| request.from.to_string() == "10.77.1.7");
     assert!(renewed, "the new address is not used: {report}");
 }
@@ -118,7 +118,7 @@ fn a_link_that_appears_during_the_download_joins() {
     let running = program.start(&[&url, "-o", "out", "--json", "--limit-rate", "wifi0=24Mbit/s"]);
     server.wait_sent(1_000_000);
     network.add_link("lte0");
-    let (_, report) = assert_whole(&program, running, &resource);
+    let (_, report) = assert_complete(&program, running, &resource);
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 500_000, "{report}");
 }
 
@@ -127,12 +127,12 @@ fn a_single_response_restarts_from_zero_when_its_link_is_removed() {
     let Some(network) = Network::two_links() else { return };
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = network.serve(move |_| all.whole()).limit_rate(6_000_000);
+    let server = network.serve(move |_| all.full_response()).limit_rate(6_000_000);
     let program = network.program();
     let running = started_download(&program, &server, 3_000_000);
     let first = server.requests().last().unwrap().over_wifi();
     network.client_ip(if first { "link del wifi0\n" } else { "link del lte0\n" });
-    assert_whole(&program, running, &resource);
+    assert_complete(&program, running, &resource);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn when_the_last_link_is_removed_the_download_waits_for_another() {
     network.client_ip("link del wifi0\nlink del lte0\n");
     thread::sleep(Duration::from_millis(700));
     network.add_link("lte0");
-    assert_whole(&program, running, &resource);
+    assert_complete(&program, running, &resource);
 }
 
 #[test]
@@ -163,8 +163,8 @@ fn a_missing_named_link_is_reported_and_the_others_are_used() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 0);
     let program = network.program();
-    let words = ["--link", "wwan7", "--link", "wifi0"];
-    let ended = program.run(&[&[&server.url("/file"), "-o", "out", "--json"][..], &words].concat());
+    let args = ["--link", "wwan7", "--link", "wifi0"];
+    let ended = program.run(&[&[&server.url("/file"), "-o", "out", "--json"][..], &args].concat());
     ended.assert_notice("link wwan7: no such interface; continuing with the other links");
     assert_eq!(ended.report()["links"].as_array().unwrap().len(), 1);
     assert!(program.file("out").unwrap() == *resource.data);
@@ -177,12 +177,12 @@ fn a_link_that_vanishes_before_its_first_connection_does_not_harm_the_download()
     let (resource, server) = honest(&network, 0);
     // The name server receives the query over the link and removes the link instead of answering.
     let network = Arc::new(network);
-    let gone = AtomicBool::new(false);
+    let is_removed = AtomicBool::new(false);
     // The name server's thread outlives the test, but the network must not; hence the weak reference.
     let cutter = Arc::downgrade(&network);
     network.name_server(move |from| {
         if from.starts_with("10.77.1.") {
-            if !gone.swap(true, Ordering::Relaxed)
+            if !is_removed.swap(true, Ordering::Relaxed)
                 && let Some(network) = cutter.upgrade()
             {
                 network.client_ip("link del wifi0\n");
@@ -285,8 +285,8 @@ fn a_limit_for_an_unused_link_is_reported() {
     let Some(network) = Network::two_links() else { return };
     let (_, server) = honest(&network, 0);
     let url = server.url("/file");
-    let words = ["--limit-rate", "wwan7=1Mbit/s", "--limit-rate", "lo=1Mbit/s", "--limit-rate", "lte0=900Mbit/s"];
-    let ended = network.program().run(&[&[&url, "-o", "out", "--json"][..], &words].concat());
+    let args = ["--limit-rate", "wwan7=1Mbit/s", "--limit-rate", "lo=1Mbit/s", "--limit-rate", "lte0=900Mbit/s"];
+    let ended = network.program().run(&[&[&url, "-o", "out", "--json"][..], &args].concat());
     ended.report();
     ended.assert_notice("link wwan7: no such interface; its limit has no effect");
     ended.assert_notice("link lo: it is the loopback interface; its limit has no effect");
@@ -305,12 +305,12 @@ fn a_metered_link_is_unused_until_the_other_fails() {
 
     let program = network.program();
     let url = server.url("/file");
-    let words = [&[&url, "-o", "out", "--json"][..], &metered].concat();
+    let args = [&[&url, "-o", "out", "--json"][..], &metered].concat();
     let before = server.sent_bytes();
-    let running = program.start(&words);
+    let running = program.start(&args);
     server.wait_sent(before + 3_000_000);
     network.client_ip("link set wifi0 down\n");
-    let (ended, report) = assert_whole(&program, running, &resource);
+    let (ended, report) = assert_complete(&program, running, &resource);
     ended.assert_notice("link lte0: it is metered, and used because no other link works");
     assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() > 5_000_000, "{report}");
 }
@@ -337,9 +337,9 @@ fn a_budget_is_not_exceeded() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 4_000_000);
     let program = network.program();
-    let words = ["--link", "wifi0", "--link", "lte0,budget=1MB", "--json", "-o", "out"];
+    let args = ["--link", "wifi0", "--link", "lte0,budget=1MB", "--json", "-o", "out"];
     let url = server.url("/file");
-    let report = program.run(&[&words[..], &[&url]].concat()).report();
+    let report = program.run(&[&args[..], &[&url]].concat()).report();
     let spent = link(&report, "lte0")["bytes"].as_u64().unwrap();
     assert!((500_000..=1_000_000).contains(&spent), "{report}");
     assert!(program.file("out").unwrap() == *resource.data);
@@ -350,10 +350,10 @@ fn a_rate_limit_applies_to_its_link() {
     let Some(network) = Network::two_links() else { return };
     let (resource, server) = honest(&network, 6_000_000);
     let program = network.program();
-    let words = ["--limit-rate", "lte0=4Mbit/s", "--json", "-o", "out"];
+    let args = ["--limit-rate", "lte0=4Mbit/s", "--json", "-o", "out"];
     let url = server.url("/file");
     let begun = Instant::now();
-    let report = program.run(&[&words[..], &[&url]].concat()).report();
+    let report = program.run(&[&args[..], &[&url]].concat()).report();
     let most = 4e6 / 8.0 * begun.elapsed().as_secs_f64() * 1.3;
     let carried = link(&report, "lte0")["bytes"].as_u64().unwrap();
     assert!((carried as f64) < most && carried > 100_000, "{report}");

@@ -9,7 +9,7 @@ use crate::program::Program;
 use crate::server::{Request, Resource, Response, Server, Step};
 
 const SIZE: usize = 2_000_000;
-const TURN: std::time::Duration = std::time::Duration::from_millis(10);
+const WRITE_INTERVAL: std::time::Duration = std::time::Duration::from_millis(10);
 
 fn repr_digest(all: &Resource) -> String {
     format!("sha-256=:{}:", STANDARD.encode(Sha256::digest(&*all.data)))
@@ -33,7 +33,7 @@ fn a_mirror_that_the_server_names_is_used_when_the_server_fails() {
             let copy = format!("<http://203.0.113.10:{port}/copy>; rel=duplicate; pri=1");
             let answer = all.clone().with("Link", &copy).with("Repr-Digest", &repr).respond(request);
             // Every response ends at half of the file.
-            let mut answer = answer.slowly(20_000, TURN);
+            let mut answer = answer.slowly(20_000, WRITE_INTERVAL);
             let half = SIZE as u64 / 2;
             if let Some(at) =
                 answer.steps.iter().position(|step| matches!(step, Step::Data(data) if data.start >= half))
@@ -47,8 +47,8 @@ fn a_mirror_that_the_server_names_is_used_when_the_server_fails() {
         let second = network.serve_second(&first, move |request| copy.respond(request)).limit_rate(4_000_000);
         let program = network.program();
         let url = first.url("/file");
-        let words = [&url, "-o", "out", "--json", "-b", "k=secret", "--user", "me:secret", "-H", "X-Token: 1"];
-        let ended = program.run(&words);
+        let args = [&url, "-o", "out", "--json", "-b", "k=secret", "--user", "me:secret", "-H", "X-Token: 1"];
+        let ended = program.run(&args);
         let requests = second.requests();
         assert!(
             !requests.is_empty() && requests.iter().all(|request| request.path == "/copy" && !secrets(request))
@@ -184,7 +184,7 @@ fn with_a_checksum_mirrors_are_tried_until_one_has_the_file() {
         "/good" => files[0].respond(request),
         "/bad1" => files[1].respond(request),
         "/bad2" => files[2].respond(request),
-        "/half" => files[0].clone().with("ETag", "").whole().broken_after(300_000, [Step::Close]),
+        "/half" => files[0].clone().with("ETag", "").full_response().broken_after(300_000, [Step::Close]),
         "/page" => Response::page(200, "<html>Log in</html>"),
         _ => Response::status(404),
     });
@@ -196,12 +196,12 @@ fn with_a_checksum_mirrors_are_tried_until_one_has_the_file() {
         &["/bad2", "/half", "/bad1", "/none", "/good"],
     ] {
         let urls: Vec<String> = paths.iter().map(|path| server.url(path)).collect();
-        let mut words = vec![urls[0].as_str(), "-o", "out", "--json", "--checksum"];
+        let mut args = vec![urls[0].as_str(), "-o", "out", "--json", "--checksum"];
         let checksum = format!("sha256={hex}");
-        words.push(&checksum);
-        urls[1..].iter().for_each(|url| words.extend(["--mirror", url]));
+        args.push(&checksum);
+        urls[1..].iter().for_each(|url| args.extend(["--mirror", url]));
         let program = Program::new().without_log();
-        program.run(&words).report();
+        program.run(&args).report();
         assert!(program.file("out").unwrap() == *right.data, "{paths:?}");
         let named = urls.iter().enumerate().map(|(n, url)| format!("<url priority=\"{}\">{url}</url>", n + 1));
         let text = format!(

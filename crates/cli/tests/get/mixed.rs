@@ -81,8 +81,8 @@ fn run_batch(seed: u64, network: &Network, server: &Server, sites: &Sites, count
     let several = chance.one_in(2);
     let program = network.program().without_log();
     let path = |n: u64| format!("/{seed}/f{n}");
-    let put = |n: u64, of: u64, manner: FailureKind| {
-        let site = Site { resource: resource(of), failure: manner };
+    let put = |n: u64, resource_id: u64, failure: FailureKind| {
+        let site = Site { resource: resource(resource_id), failure };
         sites.lock().unwrap().insert(path(n), (site, 0));
         server.url(&path(n))
     };
@@ -91,14 +91,14 @@ fn run_batch(seed: u64, network: &Network, server: &Server, sites: &Sites, count
         let files = 2 + chance.below(4);
         let urls: Vec<String> = (0..files)
             .map(|n| {
-                let manner = if chance.one_in(4) { FailureKind::BreaksOff(3) } else { FailureKind::Honest };
-                put(n, n, manner)
+                let failure = if chance.one_in(4) { FailureKind::BreaksOff(3) } else { FailureKind::Honest };
+                put(n, n, failure)
             })
             .collect();
         let parallel = (1 + chance.below(5)).to_string();
-        let mut words = vec!["-q", "-d", "d", "-j", &parallel];
-        words.extend(urls.iter().map(String::as_str));
-        let ended = program.run(&words);
+        let mut args = vec!["-q", "-d", "d", "-j", &parallel];
+        args.extend(urls.iter().map(String::as_str));
+        let ended = program.run(&args);
         assert_eq!(ended.code, Some(0), "seed {seed}: {}", ended.err);
         for n in 0..files {
             let file = program.file(&format!("d/f{n}")).unwrap_or_default();
@@ -108,33 +108,33 @@ fn run_batch(seed: u64, network: &Network, server: &Server, sites: &Sites, count
     } else {
         let sources = 2 + chance.below(2);
         // Each source has the right file or another one of the same length.
-        let of: Vec<u64> = (0..sources).map(|_| chance.below(2)).collect();
-        let urls: Vec<String> = of
+        let resource_ids: Vec<u64> = (0..sources).map(|_| chance.below(2)).collect();
+        let urls: Vec<String> = resource_ids
             .iter()
             .enumerate()
-            .map(|(n, of)| {
-                let manner = match chance.below(6) {
+            .map(|(n, resource_id)| {
+                let failure = match chance.below(6) {
                     0 => FailureKind::Refuses([404, 403, 503][chance.below(3) as usize]),
                     1 => FailureKind::BreaksOff(3),
                     2 => FailureKind::Disappears(1 + chance.below(4) as usize),
                     _ => FailureKind::Honest,
                 };
-                put(n as u64, *of, manner)
+                put(n as u64, *resource_id, failure)
             })
             .collect();
         let digest = chance.one_in(2).then(|| sha256(&resource(0).data));
         let checksum = digest.map(|digest| format!("sha256={digest}"));
-        let mut words = vec!["-q", "-o", "out", "--retry", "1", "--max-time", "20s"];
+        let mut args = vec!["-q", "-o", "out", "--retry", "1", "--max-time", "20s"];
         for url in &urls[1..] {
-            words.extend(["--mirror", url]);
+            args.extend(["--mirror", url]);
         }
-        words.push(&urls[0]);
+        args.push(&urls[0]);
         if let Some(checksum) = &checksum {
-            words.extend(["--checksum", checksum]);
+            args.extend(["--checksum", checksum]);
             counts.with_digest += 1;
         }
         counts.with_sources += 1;
-        let ended = program.run(&words);
+        let ended = program.run(&args);
         match (program.file("out"), &checksum) {
             (None, _) => {
                 assert_ne!(ended.code, Some(0), "seed {seed}: no file, and no error");
@@ -149,7 +149,7 @@ fn run_batch(seed: u64, network: &Network, server: &Server, sites: &Sites, count
                 counts.files += 1;
             }
             (Some(file), None) => {
-                let known = of.iter().any(|of| file == *resource(*of).data);
+                let known = resource_ids.iter().any(|resource_id| file == *resource(*resource_id).data);
                 assert!(known, "seed {seed}: the file is a mixture; {}", ended.err);
                 counts.files += 1;
             }

@@ -46,8 +46,8 @@ fn setup(mptcp: bool) -> Option<(Network, Resource, Server)> {
 /// How many bytes the client has received over a link.
 fn received_bytes(network: &Network, link: &str) -> u64 {
     let path = format!("/sys/class/net/{link}/statistics/rx_bytes");
-    let words = ["netns", "exec", &network.client(), "cat", &path];
-    let output = Command::new("ip").args(words).output().unwrap();
+    let args = ["netns", "exec", &network.client(), "cat", &path];
+    let output = Command::new("ip").args(args).output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
 }
 
@@ -117,10 +117,10 @@ fn paths_transparent_carries_a_plain_tcp_program_over_both_links() {
         let list = ["netns", "exec", &network.client(), "nft", "list", "ruleset"];
         String::from_utf8(Command::new("ip").args(list).output().unwrap().stdout).unwrap()
     };
-    let wait_for = |there: bool| {
+    let wait_for = |present: bool| {
         let end = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while rules().contains("tproxy") != there {
-            assert!(std::time::Instant::now() < end, "timeout; tproxy rules exist: {}", !there);
+        while rules().contains("tproxy") != present {
+            assert!(std::time::Instant::now() < end, "timeout; tproxy rules exist: {}", !present);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
     };

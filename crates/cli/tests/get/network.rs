@@ -97,11 +97,11 @@ impl Network {
         self.change_qdisc(name, "del", "");
     }
 
-    fn change_qdisc(&self, name: &str, verb: &str, queue: &str) {
+    fn change_qdisc(&self, name: &str, operation: &str, queue: &str) {
         let peer = if name == "wifi0" { "peer1" } else { "peer2" };
         for (namespace, device) in [(self.client(), name), (self.server(), peer)] {
-            let words = format!("-n {namespace} qdisc {verb} dev {device} root {queue}");
-            assert!(Command::new("tc").args(words.split_whitespace()).status().unwrap().success(), "tc {words}");
+            let args = format!("-n {namespace} qdisc {operation} dev {device} root {queue}");
+            assert!(Command::new("tc").args(args.split_whitespace()).status().unwrap().success(), "tc {args}");
         }
     }
 
@@ -185,8 +185,8 @@ impl Network {
     pub(crate) fn client_prefix(&self) -> Vec<String> {
         const SCRIPT: &str = "mount -t tmpfs none /mnt && echo nameserver 203.0.113.9 >/mnt/resolv.conf \
             && mount --bind /mnt/resolv.conf /etc/resolv.conf && umount --lazy /mnt && exec \"$@\"";
-        let words = ["ip", "netns", "exec", &self.client(), "unshare", "--mount", "sh", "-c", SCRIPT, "sh"];
-        words.map(str::to_owned).to_vec()
+        let args = ["ip", "netns", "exec", &self.client(), "unshare", "--mount", "sh", "-c", SCRIPT, "sh"];
+        args.map(str::to_owned).to_vec()
     }
 }
 
@@ -202,7 +202,8 @@ impl Drop for Network {
 fn sweep() {
     for entry in std::fs::read_dir("/run/netns").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let process = name.strip_prefix("mlf").and_then(|rest| rest.split_once('-')).map(|(process, _)| process);
+        let process =
+            name.strip_prefix("mlf").and_then(|remaining| remaining.split_once('-')).map(|(process, _)| process);
         let is_number = |text: &&str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
         if process.filter(is_number).is_some_and(|process| !Path::new("/proc").join(process).exists()) {
             let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();

@@ -13,10 +13,10 @@ use crate::server::{Resource, Response, Server, Step};
 const MAX_EXCESS: Duration = Duration::from_secs(10);
 
 /// Downloads from each path with curl and with marline, four paths in parallel.
-fn all_of(manners: &'static [Behavior], network: Option<&Network>) {
+fn all_of(behaviors: &'static [Behavior], network: Option<&Network>) {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let handler = move |request: &crate::server::Request| answer(manners, request, &all);
+    let handler = move |request: &crate::server::Request| answer(behaviors, request, &all);
     let server = match network {
         Some(network) => network.serve(handler),
         None => Server::start(handler),
@@ -26,9 +26,9 @@ fn all_of(manners: &'static [Behavior], network: Option<&Network>) {
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                while let Some(manner) = manners.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
-                    if let Err(why) = same_as_curl(manner.name, &server, &resource, network) {
-                        wrong.lock().unwrap().push(format!("{}: {why}", manner.name));
+                while let Some(behavior) = behaviors.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed)) {
+                    if let Err(why) = same_as_curl(behavior.name, &server, &resource, network) {
+                        wrong.lock().unwrap().push(format!("{}: {why}", behavior.name));
                     }
                 }
             });
@@ -46,8 +46,8 @@ fn same_as_curl(name: &str, server: &Server, resource: &Resource, network: Optio
     let curls = began.elapsed();
     let began = Instant::now();
     let ended = program.get(&url);
-    let ours = began.elapsed();
-    println!("{name:>18}: curl {:>6.2} s, marline {:>6.2} s", curls.as_secs_f64(), ours.as_secs_f64());
+    let marline_time = began.elapsed();
+    println!("{name:>18}: curl {:>6.2} s, marline {:>6.2} s", curls.as_secs_f64(), marline_time.as_secs_f64());
     if curl.is_some_and(|curl| curl != *resource.data) {
         println!("{name:>18}: curl gets something else");
     }
@@ -57,8 +57,8 @@ fn same_as_curl(name: &str, server: &Server, resource: &Resource, network: Optio
     if program.file("out").as_deref() != Some(&resource.data[..]) {
         return Err(format!("the file differs: {}", ended.err));
     }
-    if ours > curls + MAX_EXCESS {
-        return Err(format!("{ours:?} against {curls:?}: {}", ended.err));
+    if marline_time > curls + MAX_EXCESS {
+        return Err(format!("{marline_time:?} against {curls:?}: {}", ended.err));
     }
     let lines = ended.notices();
     if lines.len() > 4 {
@@ -69,10 +69,10 @@ fn same_as_curl(name: &str, server: &Server, resource: &Resource, network: Optio
 
 /// The bytes that curl downloads; none if curl is not installed or fails.
 fn curl(url: &str, program: &Program, network: Option<&Network>) -> Option<Vec<u8>> {
-    let mut words = network.map(Network::client_prefix).unwrap_or_default();
-    words.extend(["curl", "-sSL", "--http0.9", "--max-time", "20", "-o", "curl", url].map(str::to_owned));
-    let mut command = Command::new(&words[0]);
-    command.args(&words[1..]).current_dir(program.dir());
+    let mut args = network.map(Network::client_prefix).unwrap_or_default();
+    args.extend(["curl", "-sSL", "--http0.9", "--max-time", "20", "-o", "curl", url].map(str::to_owned));
+    let mut command = Command::new(&args[0]);
+    command.args(&args[1..]).current_dir(program.dir());
     command.stderr(std::process::Stdio::null()).status().ok()?;
     let got = program.file("curl")?;
     std::fs::remove_file(program.path("curl")).ok()?;

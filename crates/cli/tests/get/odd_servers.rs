@@ -19,7 +19,7 @@ pub(crate) struct Behavior {
 pub(crate) const SIZE: usize = 400_000;
 
 /// The response to a request: that of the behavior whose name is the path.
-pub(crate) fn answer(manners: &[Behavior], request: &Request, all: &Resource) -> Response {
+pub(crate) fn answer(behaviors: &[Behavior], request: &Request, all: &Resource) -> Response {
     let path = request.path.trim_start_matches('/');
     let path = path.split('?').next().unwrap_or(path);
     // A redirect's target is named after the path that leads to it.
@@ -27,8 +27,8 @@ pub(crate) fn answer(manners: &[Behavior], request: &Request, all: &Resource) ->
     if name == "expired-302-page" {
         return Response::page(200, "<html>expired</html>");
     }
-    let manner = manners.iter().find(|manner| manner.name == name);
-    manner.map_or_else(|| Response::status(404), |manner| (manner.answer)(request, all))
+    let behavior = behaviors.iter().find(|behavior| behavior.name == name);
+    behavior.map_or_else(|| Response::status(404), |behavior| (behavior.answer)(request, all))
 }
 
 const fn behavior(name: &'static str, answer: fn(&Request, &Resource) -> Response) -> Behavior {
@@ -37,7 +37,7 @@ const fn behavior(name: &'static str, answer: fn(&Request, &Resource) -> Respons
 
 /// Behaviors from the reports.
 pub(crate) const REPORTED: &[Behavior] = &[
-    behavior("ok", |request, all| all.clone().with("Last-Modified", OLD).with("Date", NOW).respond(request)),
+    behavior("ok", |request, all| all.clone().with("Last-Modified", OLD_DATE).with("Date", NOW).respond(request)),
     behavior("slow", |request, all| all.respond(request).slowly(8000, Duration::from_millis(80))),
     behavior("whole206", |_, all| all.part(0..all.len())),
     behavior("creq", |request, all| {
@@ -109,7 +109,10 @@ pub(crate) const RELATED: &[Behavior] = &[
     behavior("tiny", |request, all| {
         with_other_range(request, all, |range| range.start..range.end.min(range.start + 10))
     }),
-    behavior("sometimes200", |request, all| if request.nth % 3 == 2 { all.whole() } else { all.respond(request) }),
+    behavior(
+        "sometimes200",
+        |request, all| if request.nth % 3 == 2 { all.full_response() } else { all.respond(request) },
+    ),
     behavior(
         "sometimes206",
         |request, all| {
@@ -127,15 +130,15 @@ pub(crate) const RELATED: &[Behavior] = &[
     }),
     behavior(
         "no-ranges-403",
-        |request, all| if request.range.is_some() { Response::status(403) } else { all.whole() },
+        |request, all| if request.range.is_some() { Response::status(403) } else { all.full_response() },
     ),
     behavior(
         "no-ranges-501",
-        |request, all| if request.range.is_some() { Response::status(501) } else { all.whole() },
+        |request, all| if request.range.is_some() { Response::status(501) } else { all.full_response() },
     ),
     behavior(
         "no-ranges-500",
-        |request, all| if request.range.is_some() { Response::status(500) } else { all.whole() },
+        |request, all| if request.range.is_some() { Response::status(500) } else { all.full_response() },
     ),
     // Redirect targets that expire.
     behavior("signed-410", |request, all| signed(request, all, 300, 410)),
@@ -152,7 +155,7 @@ pub(crate) const RELATED: &[Behavior] = &[
     behavior("flip-honest", |request, all| flip(request, all, true)),
     behavior("weak", |request, all| all.clone().with("ETag", "W/\"1\"").respond(request)),
     behavior("weak-dated", |request, all| {
-        all.clone().with("ETag", "W/\"1\"").with("Last-Modified", OLD).with("Date", NOW).respond(request)
+        all.clone().with("ETag", "W/\"1\"").with("Last-Modified", OLD_DATE).with("Date", NOW).respond(request)
     }),
     behavior("unquoted", |request, all| all.clone().with("ETag", "abc").respond(request)),
     behavior("no-tag", |request, all| all.clone().with("ETag", "").respond(request)),
@@ -160,7 +163,9 @@ pub(crate) const RELATED: &[Behavior] = &[
         let all = all.clone().with("ETag", "").with("Last-Modified", "Sat, 01 Aug 2099 10:00:00 GMT");
         all.with("Date", NOW).respond(request)
     }),
-    behavior("no-date", |request, all| all.clone().with("ETag", "").with("Last-Modified", OLD).respond(request)),
+    behavior("no-date", |request, all| {
+        all.clone().with("ETag", "").with("Last-Modified", OLD_DATE).respond(request)
+    }),
     behavior("tag-each-time", |request, all| {
         all.clone().with("ETag", &format!("\"{}\"", request.nth)).respond(request)
     }),
@@ -183,11 +188,12 @@ pub(crate) const RELATED: &[Behavior] = &[
     behavior("http10", |request, all| all.respond(request).http_1_0().with("Connection", "close")),
     behavior("http10-keeps", |request, all| all.respond(request).http_1_0().with("Connection", "keep-alive")),
     behavior("until-close", |_, all| {
-        all.whole().http_1_0().without("Content-Length").with_steps([Step::Data(0..all.len()), Step::Close])
+        all.full_response().http_1_0().without("Content-Length").with_steps([Step::Data(0..all.len()), Step::Close])
     }),
     // Response heads.
     behavior("icy", |_, all| {
-        let answer = all.whole().without("Content-Length").with_steps([Step::Data(0..all.len()), Step::Close]);
+        let answer =
+            all.full_response().without("Content-Length").with_steps([Step::Data(0..all.len()), Step::Close]);
         answer.rewrite_head(|head| head.replace("HTTP/1.1 ", "ICY "))
     }),
     behavior("line-feeds", |request, all| all.respond(request).rewrite_head(|head| head.replace("\r\n", "\n"))),
@@ -254,7 +260,7 @@ pub(crate) const RELATED: &[Behavior] = &[
         let answer = chunked(request, all);
         answer.with("Content-Length", "7")
     }),
-    behavior("status-203", |_, all| all.whole().rewrite_head(|head| head.replace(" 200 ", " 203 "))),
+    behavior("status-203", |_, all| all.full_response().rewrite_head(|head| head.replace(" 200 ", " 203 "))),
 ];
 
 /// URLs that work once, range requests that are answered by something else, redirect targets that expire without an error status, slow
@@ -326,10 +332,11 @@ pub(crate) const REFUSING: &[Behavior] = &[
         all.respond(request).rewrite_head(|head| head.replace("HTTP/1.1", "http/1.1"))
     }),
     behavior("length-plus", |_, all| {
-        all.whole().rewrite_head(|head| head.replace("Content-Length: ", "Content-Length: +"))
+        all.full_response().rewrite_head(|head| head.replace("Content-Length: ", "Content-Length: +"))
     }),
     behavior("length-words", |_, all| {
-        all.whole().rewrite_head(|head| head.replace("Content-Length: 400000", "Content-Length: 400000 bytes"))
+        all.full_response()
+            .rewrite_head(|head| head.replace("Content-Length: 400000", "Content-Length: 400000 bytes"))
     }),
     behavior("total-plus", |request, all| {
         with_content_range(request, all, |range, total| format!("bytes {range}/+{total}"))
@@ -343,8 +350,8 @@ pub(crate) const REFUSING: &[Behavior] = &[
             answer.rewrite_head(|head| head.replace(LINE, &LINE.repeat(2)))
         }
     }),
-    behavior("status-300", |_, all| all.whole().rewrite_head(|head| head.replace(" 200 ", " 300 "))),
-    behavior("status-302", |_, all| all.whole().rewrite_head(|head| head.replace(" 200 ", " 302 "))),
+    behavior("status-300", |_, all| all.full_response().rewrite_head(|head| head.replace(" 200 ", " 300 "))),
+    behavior("status-302", |_, all| all.full_response().rewrite_head(|head| head.replace(" 200 ", " 302 "))),
 ];
 
 /// Answers the first request of each program with the file, later ones with `otherwise`.
@@ -358,7 +365,7 @@ fn only_once(request: &Request, all: &Resource, otherwise: impl Fn() -> Response
 
 /// Answers range requests with `otherwise`, others with the whole file.
 fn refusing(request: &Request, all: &Resource, otherwise: impl Fn() -> Response) -> Response {
-    if request.range.is_some() { otherwise() } else { all.whole() }
+    if request.range.is_some() { otherwise() } else { all.full_response() }
 }
 
 /// Sends nothing for longer than any program waits.
@@ -366,7 +373,7 @@ fn no_response() -> Response {
     Response::garbage(b"").with_steps([Step::Wait(Duration::from_secs(60)), Step::Close])
 }
 
-const OLD: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
+const OLD_DATE: &str = "Sat, 01 Aug 2020 10:00:00 GMT";
 const NOW: &str = "Thu, 26 Nov 2026 10:00:00 GMT";
 
 /// The correct response, changed by `change` if it is a range.
@@ -377,7 +384,7 @@ fn ranged(request: &Request, all: &Resource, change: impl Fn(Response) -> Respon
 
 /// The correct response with a Content-Range that `spell` writes from a range such as `0-9` and the total.
 fn with_content_range(request: &Request, all: &Resource, spell: impl Fn(&str, u64) -> String) -> Response {
-    let Some(range) = &request.range else { return all.whole() };
+    let Some(range) = &request.range else { return all.full_response() };
     let text = format!("{}-{}", range.start, range.end.min(all.len()) - 1);
     ranged(request, all, |answer| answer.with("Content-Range", &spell(&text, all.len())))
 }
@@ -400,12 +407,12 @@ fn limited(request: &Request, all: &Resource, limit: u64, status: u16) -> Respon
 }
 
 /// A redirect to a slow target that expires after `lives` milliseconds and then answers `status`.
-fn signed(request: &Request, all: &Resource, lives: u128, status: u16) -> Response {
-    signed_by(request, all, lives, || Response::status(status))
+fn signed(request: &Request, all: &Resource, lifetime: u128, status: u16) -> Response {
+    signed_by(request, all, lifetime, || Response::status(status))
 }
 
 /// The same; `expired` is the response of the expired target.
-fn signed_by(request: &Request, all: &Resource, lives: u128, expired: impl Fn() -> Response) -> Response {
+fn signed_by(request: &Request, all: &Resource, lifetime: u128, expired: impl Fn() -> Response) -> Response {
     static START: OnceLock<Instant> = OnceLock::new();
     let now = START.get_or_init(Instant::now).elapsed().as_millis();
     match request.path.split_once("?until=") {
@@ -413,7 +420,7 @@ fn signed_by(request: &Request, all: &Resource, lives: u128, expired: impl Fn() 
             all.respond(request).slowly(8000, Duration::from_millis(40))
         }
         Some(_) => expired(),
-        None => Response::redirect(302, &format!("/target-{}?until={}", &request.path[1..], now + lives)),
+        None => Response::redirect(302, &format!("/target-{}?until={}", &request.path[1..], now + lifetime)),
     }
 }
 
@@ -422,10 +429,10 @@ fn signed_by(request: &Request, all: &Resource, lives: u128, expired: impl Fn() 
 fn flip(request: &Request, all: &Resource, honest: bool) -> Response {
     let tag = format!("\"b{}\"", request.conn % 2);
     let all = all.clone().with("ETag", &tag);
-    let dated = all.clone().with("Last-Modified", OLD).with("Date", NOW);
+    let dated = all.clone().with("Last-Modified", OLD_DATE).with("Date", NOW);
     let condition = request.field("If-Range").filter(|_| request.range.is_some());
-    if condition.is_some_and(|condition| condition != tag && !(honest && condition == OLD)) {
-        return if honest { dated.whole() } else { all.whole() };
+    if condition.is_some_and(|condition| condition != tag && !(honest && condition == OLD_DATE)) {
+        return if honest { dated.full_response() } else { all.full_response() };
     }
     dated.respond(request).slowly(4000, Duration::from_millis(20))
 }
@@ -458,8 +465,8 @@ fn chunked(request: &Request, all: &Resource) -> Response {
 }
 
 /// The correct response followed by bytes that do not belong to it.
-fn with_trailing_bytes(request: &Request, all: &Resource, what: &[u8]) -> Response {
+fn with_trailing_bytes(request: &Request, all: &Resource, trailing: &[u8]) -> Response {
     let mut answer = all.respond(request);
-    answer.steps.push(Step::Raw(what.to_vec()));
+    answer.steps.push(Step::Raw(trailing.to_vec()));
     answer
 }

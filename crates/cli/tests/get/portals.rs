@@ -61,16 +61,16 @@ fn no_byte_of_a_portal_gets_into_the_file() {
         ),
         (|_, _| Response::page(200, "\x1f\u{8b}").with("Content-Encoding", "gzip"), "(a captive portal?)"),
     ];
-    for (say, says) in table {
+    for (respond, expected) in table {
         let Some(network) = Network::two_links() else { return };
         let resource = Resource::new(SIZE);
         // Slow enough that the portal answers before the other link has fetched everything.
-        let server = portal(&network, &resource, say).limit_rate(2_000_000);
+        let server = portal(&network, &resource, respond).limit_rate(2_000_000);
         let ended = fetched(&network.program(), &server, &resource);
         let report = ended.report();
         let lines: Vec<_> = ended.notices().into_iter().filter(|line| line.contains("not used")).collect();
-        assert!(lines.iter().all(|line| line.starts_with("link wifi0: ")), "{says}: {lines:?}");
-        assert!(lines.iter().any(|line| line.contains(says)), "{says}: {lines:?}");
+        assert!(lines.iter().all(|line| line.starts_with("link wifi0: ")), "{expected}: {lines:?}");
+        assert!(lines.iter().any(|line| line.contains(expected)), "{expected}: {lines:?}");
         assert!(link(&report, "lte0")["bytes"].as_u64().unwrap() >= resource.len(), "{report}");
     }
 }
@@ -84,12 +84,10 @@ fn two_versions_of_a_file_are_never_mixed() {
     let table: [(&Resource, bool); 3] = [(&same_length, true), (&shorter, true), (&same_length, false)];
     for (other, ranges) in table {
         let Some(network) = Network::two_links() else { return };
-        let (resource, theirs) = (Resource::new(SIZE), other.clone());
-        let server = portal(
-            &network,
-            &resource,
-            move |request, _| if ranges { theirs.respond(request) } else { theirs.whole() },
-        );
+        let (resource, portal_resource) = (Resource::new(SIZE), other.clone());
+        let server = portal(&network, &resource, move |request, _| {
+            if ranges { portal_resource.respond(request) } else { portal_resource.full_response() }
+        });
         let program = network.program();
         let ended = program.get(&server.url("/file"));
         let report = ended.report();
@@ -215,9 +213,10 @@ fn each_link_may_use_its_own_address_if_the_cdn_nodes_agree() {
     for (tags, both) in [(["\"v1\"", "\"v1\""], true), (["\"v1\"", "\"edge-b\""], false)] {
         let Some(network) = Network::two_links() else { return };
         let resource = Resource::new(SIZE);
-        let [here, there] = tags.map(|tag| resource.clone().with("ETag", tag));
-        let first = network.serve(move |request| here.respond(request)).limit_rate(6_000_000);
-        let second = network.serve_second(&first, move |request| there.respond(request)).limit_rate(6_000_000);
+        let [first_version, second_version] = tags.map(|tag| resource.clone().with("ETag", tag));
+        let first = network.serve(move |request| first_version.respond(request)).limit_rate(6_000_000);
+        let second =
+            network.serve_second(&first, move |request| second_version.respond(request)).limit_rate(6_000_000);
         network.cdn_name_server();
         let program = network.program();
         let ended = program.get(&format!("http://file.test:{}/file", first.address.port()));
@@ -229,7 +228,7 @@ fn each_link_may_use_its_own_address_if_the_cdn_nodes_agree() {
         }
         let requests = [&first, &second].map(Server::requests);
         let [by_wifi, by_lte] =
-            requests.each_ref().map(|request| request.iter().filter(|asked| asked.over_wifi()).count());
+            requests.each_ref().map(|request| request.iter().filter(|received| received.over_wifi()).count());
         if both {
             let by_others = requests[0].len() - by_wifi + by_lte;
             // The first response, over the link that connects first, may carry the whole share of that link.
@@ -249,9 +248,11 @@ fn each_link_may_use_its_own_address_if_the_cdn_nodes_agree() {
 fn a_portal_that_answers_for_every_address_is_banned() {
     let Some(network) = Network::two_links() else { return };
     let (resource, page) = (Resource::new(SIZE), Resource::other(SIZE, 2));
-    let (all, theirs) = (resource.clone(), page.clone());
-    let first = network
-        .serve(move |request| if request.over_wifi() { all.respond(request) } else { theirs.respond(request) });
+    let (all, portal_page) = (resource.clone(), page.clone());
+    let first =
+        network.serve(
+            move |request| if request.over_wifi() { all.respond(request) } else { portal_page.respond(request) },
+        );
     let first = first.limit_rate(6_000_000);
     // Its first response comes late, so the version of the other link is accepted.
     let second = network.serve_second(&first, move |request| {

@@ -33,8 +33,8 @@ impl Program {
     }
 
     /// Adds a command prefix.
-    pub(crate) fn with_prefix(mut self, words: impl IntoIterator<Item = String>) -> Self {
-        self.prefix.extend(words);
+    pub(crate) fn with_prefix(mut self, args: impl IntoIterator<Item = String>) -> Self {
+        self.prefix.extend(args);
         self
     }
 
@@ -67,10 +67,10 @@ impl Program {
         names
     }
 
-    pub(crate) fn command(&self, words: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut all: Vec<String> = self.prefix.clone();
         all.extend([env!("CARGO_BIN_EXE_marline"), "get"].map(str::to_owned));
-        all.extend(words.iter().map(|word| (*word).to_owned()));
+        all.extend(args.iter().map(|arg| (*arg).to_owned()));
         if self.replays {
             all.extend(["--trace".to_owned(), self.path(LOG).display().to_string()]);
         }
@@ -87,19 +87,19 @@ impl Program {
         self.run(&[url, "-o", "out", "--json"])
     }
 
-    pub(crate) fn run(&self, words: &[&str]) -> Ended {
-        self.start(words).wait()
+    pub(crate) fn run(&self, args: &[&str]) -> Ended {
+        self.start(args).wait()
     }
 
     /// Runs it with these environment variables.
-    pub(crate) fn run_with(&self, variables: &[(&str, &str)], words: &[&str]) -> Ended {
-        let mut command = self.command(words);
+    pub(crate) fn run_with(&self, variables: &[(&str, &str)], args: &[&str]) -> Ended {
+        let mut command = self.command(args);
         command.envs(variables.iter().copied());
         self.spawn(command).wait()
     }
 
-    pub(crate) fn start(&self, words: &[&str]) -> Running {
-        self.spawn(self.command(words))
+    pub(crate) fn start(&self, args: &[&str]) -> Running {
+        self.spawn(self.command(args))
     }
 
     fn spawn(&self, mut command: Command) -> Running {
@@ -108,14 +108,14 @@ impl Program {
     }
 
     /// Expects that the program fails with `code` and one line of explanation, and that `out` does not exist. Returns the line.
-    pub(crate) fn refused(&self, words: &[&str], code: i32) -> String {
-        let mut all = words.to_vec();
+    pub(crate) fn refused(&self, args: &[&str], code: i32) -> String {
+        let mut all = args.to_vec();
         all.extend(["-o", "out", "-q"]);
         let ended = self.run(&all);
-        assert_eq!(ended.code, Some(code), "{words:?}: {}", ended.err);
-        assert!(ended.out.is_empty(), "{words:?}: results after an error");
-        assert_eq!(ended.err.matches('\n').count(), 1, "{words:?}: not one line: {}", ended.err);
-        assert!(self.file("out").is_none(), "{words:?}: a file despite the error");
+        assert_eq!(ended.code, Some(code), "{args:?}: {}", ended.err);
+        assert!(ended.out.is_empty(), "{args:?}: results after an error");
+        assert_eq!(ended.err.matches('\n').count(), 1, "{args:?}: not one line: {}", ended.err);
+        assert!(self.file("out").is_none(), "{args:?}: a file despite the error");
         ended.err.strip_prefix("marline: ").unwrap().trim_end().to_owned()
     }
 }
@@ -201,9 +201,9 @@ impl Ended {
     }
 
     /// Expects that exactly one notice contains this text.
-    pub(crate) fn assert_notice(&self, what: &str) {
-        let count = self.notices().iter().filter(|line| line.contains(what)).count();
-        assert_eq!(count, 1, "`{what}` is not reported exactly once: {}", self.err);
+    pub(crate) fn assert_notice(&self, text: &str) {
+        let count = self.notices().iter().filter(|line| line.contains(text)).count();
+        assert_eq!(count, 1, "`{text}` is not reported exactly once: {}", self.err);
     }
 
     /// Expects no notices.

@@ -45,13 +45,13 @@ impl Proxy {
             let address = network.in_server_namespace(|| TcpListener::bind("203.0.113.9:0")?.local_addr());
             let dir = tempfile::tempdir().unwrap();
             let file = dir.path().join("settings");
-            let put = |text: &str| {
+            let substitute = |text: &str| {
                 text.replace("PORT", &address.port().to_string()).replace("SETTINGS", &file.display().to_string())
             };
-            std::fs::write(&file, put(settings)).unwrap();
-            let words: Vec<String> = put(arguments).split_whitespace().map(str::to_owned).collect();
+            std::fs::write(&file, substitute(settings)).unwrap();
+            let args: Vec<String> = substitute(arguments).split_whitespace().map(str::to_owned).collect();
             let child = network.in_server_namespace(move || {
-                Command::new(program).args(words).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+                Command::new(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn()
             });
             let mut proxy = Self { child, address, _dir: dir };
             let until = Instant::now() + Duration::from_secs(10);
@@ -120,12 +120,12 @@ fn https_is_tunnelled_and_the_servers_certificate_is_verified() {
     let Some(http) = Proxy::http(&network) else { return };
     let resource = Resource::new(500_000);
     network.server_ip("address add 198.51.100.7/32 dev lo\n");
-    let (served, own) = (resource.clone(), identity("198.51.100.7", None));
+    let (served, certificate) = (resource.clone(), identity("198.51.100.7", None));
     let address: SocketAddr = "198.51.100.7:8443".parse().unwrap();
-    let nginx = network.in_server_namespace(move || Ok(Nginx::at(address, "", &served, Some(&own))));
+    let nginx = network.in_server_namespace(move || Ok(Nginx::at(address, "", &served, Some(&certificate))));
     let Some(nginx) = nginx else { return };
     let (program, authority) = (network.program(), nginx.authority().display().to_string());
-    let words = [
+    let args = [
         "https://198.51.100.7:8443/file",
         "-o",
         "out",
@@ -135,7 +135,7 @@ fn https_is_tunnelled_and_the_servers_certificate_is_verified() {
         "-x",
         &http.url_with_login("http"),
     ];
-    program.run_with(&[], &words).report();
+    program.run_with(&[], &args).report();
     assert!(program.file("out").unwrap() == *resource.data);
 }
 
@@ -164,7 +164,7 @@ fn a_refusing_proxy_is_reported_without_its_password() {
     let server = distant_server(&network, &Resource::new(1000));
     let url = server.url("/file");
     let wrong = |proxy: &Proxy, scheme: &str| proxy.url_with_login(scheme).replace("secret", "wrongsecret");
-    for (url, proxy, says) in [
+    for (url, proxy, expected) in [
         (&url, wrong(&http, "http"), "the server answers 40"),
         (&url.replace("http", "https"), wrong(&http, "http"), "refuses a tunnel to 198.51.100.7"),
         (&url, wrong(&socks, "socks5h"), "no tunnel to 198.51.100.7"),
@@ -173,7 +173,7 @@ fn a_refusing_proxy_is_reported_without_its_password() {
         let program = network.program();
         let ended = program.run_with(&[], &[url, "-o", "out", "--retry", "1", "-x", &proxy]);
         assert_ne!(ended.code, Some(0));
-        assert!(ended.err.contains(says), "{}", ended.err);
+        assert!(ended.err.contains(expected), "{}", ended.err);
         assert!(!ended.notices().concat().contains("secret"), "{:?}", ended.notices());
         assert!(program.file("out").is_none() && server.requests().is_empty());
     }
@@ -198,9 +198,9 @@ fn a_proxy_that_accepts_and_never_responds_is_given_up_and_reported() {
                 let proxy = format!("{scheme}://me:secret@{address}");
                 let program = Program::new();
                 let ended = program.run(&[url, "-x", &proxy, "-o", "out"]);
-                let says = format!("proxy {address} accepts connections and does not answer");
+                let expected = format!("proxy {address} accepts connections and does not answer");
                 assert_eq!(ended.code, Some(68), "{}", ended.err);
-                assert!(ended.err.contains(&says) && !ended.err.contains("secret"), "{}", ended.err);
+                assert!(ended.err.contains(&expected) && !ended.err.contains("secret"), "{}", ended.err);
                 assert!(began.elapsed() < Duration::from_secs(40), "{scheme}: {:?}", began.elapsed());
             });
         }
@@ -214,8 +214,8 @@ fn an_unreachable_proxy_is_reported() {
     for url in ["http://host.example/f", "https://host.example/f"] {
         let proxy = format!("http://me:secret@{address}");
         let ended = Program::new().run(&[url, "-x", &proxy, "-o", "out", "--retry", "1"]);
-        let says = format!("proxy {address}: connection refused");
-        assert!(ended.err.contains(&says) && !ended.err.contains("secret"), "{}", ended.err);
+        let expected = format!("proxy {address}: connection refused");
+        assert!(ended.err.contains(&expected) && !ended.err.contains("secret"), "{}", ended.err);
     }
 }
 

@@ -39,9 +39,10 @@ fn an_empty_file_is_a_file() {
 fn a_server_that_ignores_ranges_is_read_in_one_response() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    fetched(&Server::start(move |_| all.whole()), &resource).assert_notice("the server does not serve ranges");
+    fetched(&Server::start(move |_| all.full_response()), &resource)
+        .assert_notice("the server does not serve ranges");
     let all = resource.clone();
-    fetched(&Server::start(move |_| all.whole().with("Accept-Ranges", "none")), &resource)
+    fetched(&Server::start(move |_| all.full_response().with("Accept-Ranges", "none")), &resource)
         .assert_notice("the server does not serve ranges");
 }
 
@@ -52,7 +53,7 @@ fn a_chunked_body_has_no_length_and_is_read_to_its_end() {
     let server = Server::start(move |_| {
         let chunks = (0..all.len()).step_by(70_001).map(|at| Step::Chunk(at..(at + 70_001).min(all.len())));
         let steps: Vec<Step> = chunks.chain([Step::Raw(b"0\r\n\r\n".to_vec())]).collect();
-        all.whole().without("Content-Length").with("Transfer-Encoding", "chunked").with_steps(steps)
+        all.full_response().without("Content-Length").with("Transfer-Encoding", "chunked").with_steps(steps)
     });
     fetched(&server, &resource).assert_notice("the server does not state the length of the file");
 }
@@ -61,7 +62,7 @@ fn a_chunked_body_has_no_length_and_is_read_to_its_end() {
 fn a_chunked_body_that_breaks_off_yields_no_file() {
     let all = Resource::new(SIZE);
     let server = Server::start(move |_| {
-        all.whole()
+        all.full_response()
             .without("Content-Length")
             .with("Transfer-Encoding", "chunked")
             .with_steps([Step::Chunk(0..1_000_000), Step::Close])
@@ -75,7 +76,7 @@ fn an_http_1_0_server_closes_at_the_end_of_the_file() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
     let server = Server::start(move |_| {
-        all.whole().http_1_0().without("Content-Length").with_steps([Step::Data(0..all.len()), Step::Close])
+        all.full_response().http_1_0().without("Content-Length").with_steps([Step::Data(0..all.len()), Step::Close])
     });
     fetched(&server, &resource).assert_notice("the server does not state the length of the file");
 }
@@ -125,7 +126,7 @@ fn ranges_of_unknown_total_length_lead_to_a_single_response() {
             let answer = all.part(range.start..end);
             answer.with("Content-Range", &format!("bytes {}-{}/*", range.start, end - 1))
         }
-        None => all.whole(),
+        None => all.full_response(),
     });
     fetched(&server, &resource).assert_notice("the server does not state the length of the file");
 }
@@ -218,7 +219,7 @@ fn an_encoded_file_is_stored_encoded_and_that_is_reported() {
     let resource = Resource::new(SIZE).with("Content-Encoding", "gzip");
     fetched(&Server::honest(&resource), &resource).assert_notice("encoded (gzip)");
     let all = resource.clone();
-    fetched(&Server::start(move |_| all.whole()), &resource).assert_notice("encoded (gzip)");
+    fetched(&Server::start(move |_| all.full_response()), &resource).assert_notice("encoded (gzip)");
 }
 
 #[test]

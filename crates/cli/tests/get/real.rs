@@ -40,7 +40,7 @@ fn ranges_that_nginx_does_not_serve_are_not_requested_again() {
 #[test]
 fn a_file_that_is_replaced_during_the_download_is_never_mixed() {
     // nginx's ETag is strong; without it, its Last-Modified is only strong a minute later and not used.
-    for (settings, says) in
+    for (settings, expected) in
         [("limit_rate 3m;", None), ("limit_rate 3m; etag off;", Some("the server gives no strong validator"))]
     {
         let (old, new) = (Resource::other(SIZE, 1), Resource::other(SIZE + 4321, 2));
@@ -52,8 +52,8 @@ fn a_file_that_is_replaced_during_the_download_is_never_mixed() {
         nginx.replace(&new);
         let ended = running.wait();
         let report = ended.report();
-        if let Some(says) = says {
-            ended.assert_notice(says);
+        if let Some(expected) = expected {
+            ended.assert_notice(expected);
         }
         let file = program.file("out").unwrap();
         // A response that runs when the file is replaced continues with the whole old file.
@@ -93,27 +93,27 @@ fn http_2_with_few_requests_for_each_connection_carries_a_download() {
 #[test]
 fn an_invalid_certificate_ends_the_run_with_its_reason() {
     let resource = Resource::new(1000);
-    let (good, other, old) =
+    let (good, other, expired) =
         (identity("localhost", None), identity("other.example", None), identity("localhost", Some(2020)));
     // A name in a certificate must not send escape sequences to the terminal.
     let escape = identity("\u{1b}[31mother", None);
     let table = [
         (&other, true, "the certificate is for other.example, not for localhost"),
         (&escape, true, "the certificate is for \\u001b[31mother, not for localhost"),
-        (&old, true, "the certificate expired "),
+        (&expired, true, "the certificate expired "),
         (&good, false, "not trusted"),
     ];
-    for (identity, known, says) in table {
+    for (identity, known, expected) in table {
         let Some(nginx) = Nginx::start("", &resource, Some(identity)) else { return };
         let url = format!("https://localhost:{}/file", nginx.address.port());
         let program = Program::new();
         let authority = nginx.authority();
-        let mut words = vec![url.as_str(), "--retry", "1"];
+        let mut args = vec![url.as_str(), "--retry", "1"];
         if known {
-            words.extend(["--ca-file", authority.to_str().unwrap()]);
+            args.extend(["--ca-file", authority.to_str().unwrap()]);
         }
-        let line = program.refused(&words, 68);
-        assert!(line.contains(says), "{line}");
+        let line = program.refused(&args, 68);
+        assert!(line.contains(expected), "{line}");
     }
 }
 
@@ -121,9 +121,9 @@ fn an_invalid_certificate_ends_the_run_with_its_reason() {
 fn a_ca_file_without_certificates_is_reported() {
     let program = Program::new();
     std::fs::write(program.path("ca.pem"), "nothing").unwrap();
-    for (file, says) in [("ca.pem", "ca.pem"), ("absent.pem", "absent.pem")] {
+    for (file, expected) in [("ca.pem", "ca.pem"), ("absent.pem", "absent.pem")] {
         let line = program.refused(&["https://localhost:1/file", "--ca-file", file], 64);
-        assert!(line.contains(says), "{line}");
+        assert!(line.contains(expected), "{line}");
     }
 }
 

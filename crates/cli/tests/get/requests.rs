@@ -32,8 +32,8 @@ fn fields_set_by_options_reach_the_server_and_no_other_origin() {
     let resource = Resource::new(SIZE);
     let (first, other) = redirected(&resource);
     let program = Program::new();
-    let words = ["-A", "me/1", "-e", "http://from.example/", "-b", "k=secret", "-L", "-f", "-s", "-S", "-C", "-"];
-    program.run(&[&words[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();
+    let args = ["-A", "me/1", "-e", "http://from.example/", "-b", "k=secret", "-L", "-f", "-s", "-S", "-C", "-"];
+    program.run(&[&args[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();
     assert!(program.file("out").unwrap() == *resource.data);
     let names = ["User-Agent", "Referer", "Cookie"];
     let all = ["me/1", "http://from.example/", "k=secret"].map(|value| Some(value.to_owned()));
@@ -48,8 +48,8 @@ fn cookies_are_loaded_sent_and_saved() {
     // Redirects set two cookies; the file needs both and one from the loaded file.
     let server = Server::start(move |request| {
         let cookies = request.field("Cookie").unwrap_or_default().to_owned();
-        let has = |pair: &str| cookies.split("; ").any(|own| own == pair);
-        match (has("kept=1"), has("a=1"), has("b=2")) {
+        let has_cookie = |pair: &str| cookies.split("; ").any(|cookie| cookie == pair);
+        match (has_cookie("kept=1"), has_cookie("a=1"), has_cookie("b=2")) {
             (false, ..) => Response::status(403),
             (_, false, _) => Response::redirect(302, "/file").with("Set-Cookie", "a=1; Path=/; Max-Age=1000"),
             (_, _, false) => Response::redirect(302, "/file").with("Set-Cookie", "b=2; Path=/"),
@@ -88,9 +88,9 @@ fn logins_of_a_netrc_file_go_to_their_hosts_only() {
     let netrc = "machine 127.0.0.1 login one password 1\nmachine localhost login two password 2\n";
     std::fs::write(program.path("netrc"), netrc).unwrap();
     std::fs::write(program.path(".netrc"), netrc.replace("two", "three")).unwrap();
-    for (words, second) in [(&["--netrc-file", "netrc"][..], "two:2"), (&["-n"], "three:2")] {
+    for (args, second) in [(&["--netrc-file", "netrc"][..], "two:2"), (&["-n"], "three:2")] {
         let before = server.requests().len();
-        program.run(&[&[&server.url("/login"), "-o", "out", "--json"][..], words].concat()).report();
+        program.run(&[&[&server.url("/login"), "-o", "out", "--json"][..], args].concat()).report();
         let requests = &server.requests()[before..];
         for request in requests {
             let login = if request.path == "/file" { second } else { "one:1" };
@@ -167,13 +167,13 @@ fn a_login_does_not_follow_a_redirect_to_another_port() {
     let resource = Resource::new(SIZE);
     let (first, other) = redirected(&resource);
     let program = Program::new();
-    let words = ["--user", "me:secret", "-H", "X-Token: secret", "-b", "k=secret"];
-    program.run(&[&words[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();
+    let args = ["--user", "me:secret", "-H", "X-Token: secret", "-b", "k=secret"];
+    program.run(&[&args[..], &[&first.url("/file"), "-o", "out", "--json"]].concat()).report();
     let secrets = ["Authorization", "X-Token", "Cookie"];
     assert!(fields(&first.requests()[0], &secrets).iter().all(Option::is_some));
     assert!(other.requests().iter().all(|request| fields(request, &secrets).iter().all(Option::is_none)));
     let before = other.requests().len();
     let url = first.url("/file");
-    program.run(&[&words[..], &["--location-trusted", &url, "-o", "again", "--json"]].concat()).report();
+    program.run(&[&args[..], &["--location-trusted", &url, "-o", "again", "--json"]].concat()).report();
     assert!(fields(&other.requests()[before], &secrets).iter().all(Option::is_some));
 }

@@ -203,7 +203,7 @@ impl Resource {
                 Response::status(416).with("Content-Range", &format!("bytes */{}", self.len()))
             }
             Some(range) if current => self.part(range.start..range.end.min(self.len())),
-            _ => self.whole(),
+            _ => self.full_response(),
         }
     }
 
@@ -214,7 +214,7 @@ impl Resource {
     }
 
     /// The response 200 with the whole file.
-    pub(crate) fn whole(&self) -> Response {
+    pub(crate) fn full_response(&self) -> Response {
         self.body(200, 0..self.len())
     }
 
@@ -390,14 +390,14 @@ impl ServerState {
         let started = Instant::now();
         let mut at = span.start;
         while at < span.end {
-            let pace = self.rate_limit.load(Ordering::Relaxed);
-            let most = if pace == 0 { 256 * 1024 } else { (pace / 100).clamp(1, 64 * 1024) };
+            let rate_limit = self.rate_limit.load(Ordering::Relaxed);
+            let most = if rate_limit == 0 { 256 * 1024 } else { (rate_limit / 100).clamp(1, 64 * 1024) };
             let end = (at + most).min(span.end);
             stream.write_all(&resource.data[at as usize..end as usize]).ok()?;
             at = end;
             self.sent.lock().unwrap()[entry].end = at;
-            if pace > 0 {
-                let due = Duration::from_secs_f64((at - span.start) as f64 / pace as f64);
+            if rate_limit > 0 {
+                let due = Duration::from_secs_f64((at - span.start) as f64 / rate_limit as f64);
                 thread::sleep(due.saturating_sub(started.elapsed()));
             }
         }

@@ -103,9 +103,9 @@ fn serve(mut stream: TcpStream, body: &[u8], seen: &Mutex<Vec<String>>, gate: &A
     }
 }
 
-fn marline(home: &TempDir, words: &[&str]) -> Command {
+fn marline(home: &TempDir, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(words).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
+    command.args(args).env_clear().env("HOME", home.path()).env("PATH", "/usr/bin:/bin");
     // Outside the home directory, because some tests count its files.
     command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
     command.current_dir(home.path()).stdin(Stdio::null());
@@ -119,8 +119,8 @@ fn succeeded(output: &Output) {
 #[test]
 fn a_file_is_fetched_reported_recorded_and_replayed() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
-    let words = ["get", "--json", "--trace", "log", &server.url("/dir/name.bin?q")];
-    let output = marline(&home, &words).output().unwrap();
+    let args = ["get", "--json", "--trace", "log", &server.url("/dir/name.bin?q")];
+    let output = marline(&home, &args).output().unwrap();
     succeeded(&output);
     assert_eq!(std::fs::read(home.path().join("name.bin")).unwrap(), file());
     let mut left: Vec<_> =
@@ -216,14 +216,15 @@ fn a_login_is_accepted_in_every_form_and_never_shown() {
     );
     std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o600)).unwrap();
     let in_url = server.url("/auth/f").replace("http://", "http://me:pa%3Ass@");
-    let ways: [&[&str]; 3] = [
+    let option_sets: [&[&str]; 3] = [
         &["--user", "me:pa:ss", &server.url("/auth/f")],
         &["--user-file", "login", &server.url("/auth/f")],
         &[&in_url],
     ];
-    for way in ways {
-        let words: Vec<&str> = ["get", "--json", "--trace", "log", "-o", "f"].iter().chain(way).copied().collect();
-        let output = marline(&home, &words).env("MARLINE_LOG", "trace").output().unwrap();
+    for options in option_sets {
+        let args: Vec<&str> =
+            ["get", "--json", "--trace", "log", "-o", "f"].iter().chain(options).copied().collect();
+        let output = marline(&home, &args).env("MARLINE_LOG", "trace").output().unwrap();
         succeeded(&output);
         let log = std::fs::read(home.path().join("log")).unwrap();
         for text in [&output.stdout, &output.stderr, &log] {
@@ -253,15 +254,15 @@ fn the_query_of_a_signed_url_is_shown_nowhere() {
     let server = Server::start();
     let home = tempfile::tempdir().unwrap();
     for path in ["/f?X-Amz-Signature=5ecret", "/none?X-Amz-Signature=5ecret"] {
-        for more in [&[][..], &["--json"]] {
+        for extra_args in [&[][..], &["--json"]] {
             let url = server.url(path);
-            let words = [&["get", "--retry", "1", "-o", "f", &url][..], more].concat();
-            let output = marline(&home, &words).env("MARLINE_LOG", "trace").output().unwrap();
+            let args = [&["get", "--retry", "1", "-o", "f", &url][..], extra_args].concat();
+            let output = marline(&home, &args).env("MARLINE_LOG", "trace").output().unwrap();
             for text in [output.stdout, output.stderr] {
                 let text = String::from_utf8_lossy(&text).into_owned();
                 assert!(
                     !text.contains("5ecret"),
-                    "{words:?}: {}",
+                    "{args:?}: {}",
                     text.lines().find(|l| l.contains("5ecret")).unwrap()
                 );
             }
@@ -279,7 +280,7 @@ fn a_wrong_checksum_ends_with_65_and_a_right_one_with_0() {
     assert!(stderr.contains("checksum mismatch"), "{stderr}");
     assert!(!home.path().join("f").exists());
     // The error message contains the right checksum.
-    let got = stderr.split(" is ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+    let got = stderr.split(" is ").nth(1).and_then(|remaining| remaining.split(',').next()).unwrap();
     let output =
         marline(&home, &["get", "-o", "f", "--checksum", &format!("sha256={got}"), &server.url("/f")]).output();
     succeeded(&output.unwrap());
@@ -308,19 +309,19 @@ fn the_last_line_names_the_target_as_the_user_wrote_it() {
         (&["-o", "/dev/null"], "/dev/null"),
         (&["-o", "pipe"], "pipe"),
     ];
-    for (words, place) in table {
-        let words: Vec<&str> = ["get", "--json", &url].iter().chain(words).copied().collect();
-        let child = marline(&home, &words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        if place == "pipe" {
+    for (args, target) in table {
+        let args: Vec<&str> = ["get", "--json", &url].iter().chain(args).copied().collect();
+        let child = marline(&home, &args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        if target == "pipe" {
             assert!(std::fs::read(home.path().join("pipe")).unwrap() == file());
         }
         let output = child.wait_with_output().unwrap();
         succeeded(&output);
         let stderr = String::from_utf8(output.stderr).unwrap();
         let last = stderr.lines().last().unwrap();
-        assert!(last.starts_with(&format!("marline: {place}: 3.0MB in ")), "{words:?}: {last}");
+        assert!(last.starts_with(&format!("marline: {target}: 3.0MB in ")), "{args:?}: {last}");
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(report["path"], place, "{words:?}");
+        assert_eq!(report["path"], target, "{args:?}");
     }
     assert!(std::fs::read(home.path().join("dir/aim")).unwrap() == file(), "the symbolic link was not followed");
     let output = marline(&home, &["get", "-o", "-", &url]).output().unwrap();
@@ -334,8 +335,8 @@ fn resuming_is_announced_only_where_it_is_possible() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     // Connections are never accepted, so no byte arrives.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let nothing = format!("http://{}/f", silent.local_addr().unwrap());
-    for (url, target) in [(nothing.as_str(), "f"), (&server.url("/slow"), "-")] {
+    let silent_url = format!("http://{}/f", silent.local_addr().unwrap());
+    for (url, target) in [(silent_url.as_str(), "f"), (&server.url("/slow"), "-")] {
         let output = marline(&home, &["get", "-q", "--max-time", "400ms", "-o", target, url]).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{stderr}");
@@ -388,8 +389,8 @@ fn a_failure_names_an_ignored_proxy_variable() {
 fn a_link_option_for_a_url_on_this_machine_is_reported() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let url = server.url("/f");
-    for words in [&["--link", "nope0"][..], &["--limit-rate", "nope0=1Mbit/s"]] {
-        let output = marline(&home, &[&["get", "-o", "f", &url], words].concat()).output().unwrap();
+    for args in [&["--link", "nope0"][..], &["--limit-rate", "nope0=1Mbit/s"]] {
+        let output = marline(&home, &[&["get", "-o", "f", &url], args].concat()).output().unwrap();
         succeeded(&output);
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(
@@ -407,8 +408,8 @@ fn a_link_option_for_a_url_on_this_machine_is_reported() {
 #[test]
 fn the_option_continue_does_no_harm() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
-    for word in ["-c", "--continue"] {
-        let output = marline(&home, &["get", word, "-o", "f", "-q", &server.url("/f")]).output().unwrap();
+    for option in ["-c", "--continue"] {
+        let output = marline(&home, &["get", option, "-o", "f", "-q", &server.url("/f")]).output().unwrap();
         succeeded(&output);
         assert!(std::fs::read(home.path().join("f")).unwrap() == file());
     }
@@ -439,15 +440,15 @@ fn ctrl_c_stops_with_130_and_the_same_command_resumes() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["resumed_bytes"].as_u64().unwrap() > 0, "{report}");
     assert!(std::fs::read(home.path().join("f")).unwrap() == file());
-    let asked_again = server.heads.lock().unwrap().iter().any(|head| head.contains("bytes=0-"));
-    assert!(!asked_again, "the first bytes were requested again");
+    let was_requested_again = server.heads.lock().unwrap().iter().any(|head| head.contains("bytes=0-"));
+    assert!(!was_requested_again, "the first bytes were requested again");
 }
 
 #[test]
 fn the_time_limit_ends_with_1_and_the_next_run_completes() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
-    let words = ["get", "-q", "-o", "f", "--max-time", "300ms", &server.url("/slow")];
-    let output = marline(&home, &words).output().unwrap();
+    let args = ["get", "-q", "-o", "f", "--max-time", "300ms", &server.url("/slow")];
+    let output = marline(&home, &args).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("not complete within 0.3s"));
     assert!(!home.path().join("f").exists());
@@ -460,15 +461,15 @@ fn the_time_limit_ends_with_1_and_the_next_run_completes() {
 fn unwritable_targets_and_logs_are_reported() {
     let (home, server) = (tempfile::tempdir().unwrap(), Server::start());
     let url = server.url("/f");
-    for (words, says) in [
+    for (args, expected) in [
         (&["-o", "absent/f"][..], "the directory absent does not exist"),
         (&["-o", "f", "--trace", "absent/log"], "absent/log: the decision log cannot be written: No such file"),
     ] {
-        let words: Vec<&str> = ["get", "-q"].iter().chain(words).copied().chain([url.as_str()]).collect();
-        let output = marline(&home, &words).output().unwrap();
+        let args: Vec<&str> = ["get", "-q"].iter().chain(args).copied().chain([url.as_str()]).collect();
+        let output = marline(&home, &args).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(74), "{words:?}: {stderr}");
-        assert!(stderr.contains(says) && stderr.matches('\n').count() == 1, "{words:?}: {stderr}");
+        assert_eq!(output.status.code(), Some(74), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.matches('\n').count() == 1, "{args:?}: {stderr}");
     }
     assert!(!home.path().join("f").exists());
 }
@@ -479,13 +480,13 @@ fn an_existing_log_is_not_truncated_by_a_run_that_cannot_start() {
     let log = home.path().join("log");
     std::fs::write(&log, "precious\n").unwrap();
     let url = server.url("/f");
-    let refused = |words: &[&str], says: &str, code: i32| {
-        let words = [&["get", "-q", "--trace"], words, &[&url]].concat();
-        let output = marline(&home, &words).output().unwrap();
+    let refused = |args: &[&str], expected: &str, code: i32| {
+        let args = [&["get", "-q", "--trace"], args, &[&url]].concat();
+        let output = marline(&home, &args).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {stderr}");
-        assert!(stderr.contains(says) && stderr.matches('\n').count() == 1, "{words:?}: {stderr}");
-        assert_eq!(std::fs::read_to_string(&log).unwrap(), "precious\n", "{words:?}");
+        assert_eq!(output.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected) && stderr.matches('\n').count() == 1, "{args:?}: {stderr}");
+        assert_eq!(std::fs::read_to_string(&log).unwrap(), "precious\n", "{args:?}");
     };
     refused(&["log", "-o", "absent/f"], "does not exist", 74);
     let slow = server.url("/slow");
@@ -513,20 +514,20 @@ fn a_log_that_is_the_download_itself_is_refused() {
     std::fs::hard_link(home.path().join("old"), home.path().join("same")).unwrap();
     std::os::unix::fs::symlink("w.part", home.path().join("link")).unwrap();
     let url = server.url("/w");
-    let here = home.path().join("w").display().to_string();
-    for words in [
+    let trace_dir = home.path().join("w").display().to_string();
+    for args in [
         &["--trace", "w"][..],
         &["--trace", "w", "-o", "./w"],
-        &["--trace", &here],
+        &["--trace", &trace_dir],
         &["--trace", "w.part", "-o", "w"],
         &["--trace", "w.part.journal"],
         &["--trace", "link"],
         &["--trace", "same", "-o", "old"],
     ] {
-        let output = marline(&home, &[&["get", "-q"], words, &[&url]].concat()).output().unwrap();
+        let output = marline(&home, &[&["get", "-q"], args, &[&url]].concat()).output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
-        assert!(stderr.contains("would overwrite the download"), "{words:?}: {stderr}");
+        assert_eq!(output.status.code(), Some(64), "{args:?}: {stderr}");
+        assert!(stderr.contains("would overwrite the download"), "{args:?}: {stderr}");
     }
     let out = std::fs::File::create(home.path().join("out")).unwrap();
     let output = marline(&home, &["get", "-q", "--trace", "out", "-o", "-", &url]).stdout(out).output().unwrap();

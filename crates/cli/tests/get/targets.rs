@@ -74,10 +74,10 @@ fn a_read_only_directory_is_reported() {
     let server = Server::honest(&resource);
     // Root may write anywhere, so the program runs as another user.
     let root = rustix::process::geteuid().is_root();
-    let as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"].map(str::to_owned);
+    let unprivileged = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"].map(str::to_owned);
     let mut program = Program::new().without_log();
     if root {
-        program = program.with_prefix(as_nobody);
+        program = program.with_prefix(unprivileged);
     }
     fs::set_permissions(program.dir(), Permissions::from_mode(0o555)).unwrap();
     let line = program.refused(&[&server.url("/file")], 74);
@@ -101,7 +101,8 @@ fn a_disk_that_fills_during_the_download_is_reported() {
     let Some(program) = small_disk("size=2m") else { return };
     let resource = Resource::new(SIZE);
     // The length is not known beforehand.
-    let server = Server::start(move |_| resource.whole().without("Content-Length").with("Connection", "close"));
+    let server =
+        Server::start(move |_| resource.full_response().without("Content-Length").with("Connection", "close"));
     let ended = program.run(&[&server.url("/file"), "-o", "small/out", "-q"]);
     assert_eq!(ended.code, Some(74), "{}", ended.err);
     assert!(ended.err.contains("disk full: small/out"), "{}", ended.err);
@@ -117,8 +118,8 @@ fn small_disk(options: &str) -> Option<Program> {
     let program = Program::new();
     fs::create_dir(program.path("small")).unwrap();
     let mount = format!("mount -t tmpfs -o {options} none small && exec \"$@\"");
-    let words = ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned);
-    Some(program.with_prefix(words))
+    let args = ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned);
+    Some(program.with_prefix(args))
 }
 
 #[test]
@@ -179,7 +180,7 @@ fn bytes_of_an_older_version_from_an_earlier_run_are_not_mixed_with_the_new_one(
 }
 
 /// Reads a whole file from a pipe and compares it, slowly for the first `slow` bytes; calls `came` with the number of bytes so far.
-fn read_slowly(pipe: &mut impl Read, resource: &Resource, slow: usize, came: impl Fn(usize)) {
+fn read_slowly(pipe: &mut impl Read, resource: &Resource, slow: usize, on_read: impl Fn(usize)) {
     let (mut got, mut piece) = (0, vec![0; 256 * 1024]);
     loop {
         let len = pipe.read(&mut piece).unwrap();
@@ -191,7 +192,7 @@ fn read_slowly(pipe: &mut impl Read, resource: &Resource, slow: usize, came: imp
         if got < slow {
             std::thread::sleep(Duration::from_millis(10));
         }
-        came(got);
+        on_read(got);
     }
     assert_eq!(got, resource.data.len());
 }
@@ -221,24 +222,24 @@ fn memory_limit() -> u64 {
 }
 
 /// Servers that answer every request with the whole file, in three encodings of its length.
-const ONE_ANSWERS: [fn(&Resource) -> Response; 3] = [
-    |all| all.whole(),
-    |all| all.whole().without("Content-Length").with("Connection", "close"),
+const FULL_RESPONSES: [fn(&Resource) -> Response; 3] = [
+    |all| all.full_response(),
+    |all| all.full_response().without("Content-Length").with("Connection", "close"),
     |all| {
         let starts = (0..all.len()).step_by(100_000);
         let pieces = starts.map(|at| Step::Chunk(at..(at + 100_000).min(all.len())));
         let steps: Vec<Step> = pieces.chain([Step::Raw(b"0\r\n\r\n".to_vec())]).collect();
-        all.whole().without("Content-Length").with("Transfer-Encoding", "chunked").with_steps(steps)
+        all.full_response().without("Content-Length").with("Transfer-Encoding", "chunked").with_steps(steps)
     },
 ];
 
 #[test]
 fn a_slow_reader_of_a_single_response_slows_the_server_down() {
     const WINDOW: u64 = 16 << 20;
-    for way in ONE_ANSWERS {
+    for respond in FULL_RESPONSES {
         let resource = Resource::new(40_000_000);
         let all = resource.clone();
-        let server = Server::start(move |_| way(&all));
+        let server = Server::start(move |_| respond(&all));
         let program = Program::new();
         let mut child = program.command(&[&server.url("/file"), "-o", "-", "--json", "-q"]).spawn().unwrap();
         let mut pipe = child.stdout.take().unwrap();
@@ -258,7 +259,7 @@ fn a_slow_reader_of_a_single_response_slows_the_server_down() {
 #[test]
 fn a_stream_without_reads_ends_on_a_signal_and_at_the_time_limit() {
     let resource = Resource::new(SIZE);
-    for (words, signal, code, says) in [
+    for (args, signal, code, expected) in [
         (&["-q"][..], Some(Signal::INT), 130, "stopped"),
         (&["-q"], Some(Signal::TERM), 130, "stopped"),
         (&["-q", "--max-time", "1500ms"], None, 1, "not complete within 1.5s"),
@@ -266,7 +267,7 @@ fn a_stream_without_reads_ends_on_a_signal_and_at_the_time_limit() {
         let server = Server::honest(&resource);
         let program = Program::new();
         let url = server.url("/file");
-        let mut child = program.command(&[&[&url, "-o", "-"][..], words].concat()).spawn().unwrap();
+        let mut child = program.command(&[&[&url, "-o", "-"][..], args].concat()).spawn().unwrap();
         let pipe = child.stdout.take().unwrap();
         let running = Running::new(child, Some(program.path("decisions.log")));
         // The whole file is in the window; only the reader is outstanding.
@@ -278,7 +279,7 @@ fn a_stream_without_reads_ends_on_a_signal_and_at_the_time_limit() {
         let ended = running.wait();
         drop(pipe);
         assert_eq!(ended.code, Some(code), "{}", ended.err);
-        ended.assert_notice(says);
+        ended.assert_notice(expected);
     }
 }
 
@@ -299,7 +300,7 @@ fn a_closed_pipe_ends_the_run() {
 #[test]
 fn a_stream_of_a_single_response_that_breaks_off_is_not_restarted() {
     let resource = Resource::new(SIZE);
-    let server = Server::start(move |_| resource.whole().broken_after(2_000_000, [Step::Close]));
+    let server = Server::start(move |_| resource.full_response().broken_after(2_000_000, [Step::Close]));
     let program = Program::new();
     let ended = program.run(&[&server.url("/file"), "-o", "-", "-q"]);
     assert_eq!(ended.code, Some(1), "{}", ended.err);
@@ -333,11 +334,11 @@ fn a_rate_limit_is_not_exceeded() {
     let resource = Resource::new(2_000_000);
     let server = Server::honest(&resource);
     let url = server.url("/file");
-    for words in [&["--limit-rate", "10Mbit/s"][..], &["--limit-rate", "1Gbit/s", "--limit-rate", "10Mbit/s"]] {
+    for args in [&["--limit-rate", "10Mbit/s"][..], &["--limit-rate", "1Gbit/s", "--limit-rate", "10Mbit/s"]] {
         let program = Program::new();
         let begun = Instant::now();
         let mut all = vec![url.as_str(), "-o", "out", "--json"];
-        all.extend(words);
+        all.extend(args);
         program.run(&all).report();
         let least = 2_000_000.0 * 8.0 / 10e6;
         assert!(begun.elapsed().as_secs_f64() > least / 1.3, "{:?}", begun.elapsed());
@@ -347,30 +348,30 @@ fn a_rate_limit_is_not_exceeded() {
 
 /// A first run stops before the end; for the second run the server answers with `ways`. Returns the program, the result of the
 /// second run, and the server, which is correct again afterwards.
-fn resumed(ways: fn(&Request, &Resource) -> Response, words: &[&str]) -> (Program, Ended, Server) {
+fn resumed(respond: fn(&Request, &Resource) -> Response, args: &[&str]) -> (Program, Ended, Server) {
     let program = Program::new();
-    let other_ways = Arc::new(AtomicBool::new(false));
-    let (resource, is_other) = (Resource::new(SIZE), other_ways.clone());
+    let has_changed = Arc::new(AtomicBool::new(false));
+    let (resource, is_other) = (Resource::new(SIZE), has_changed.clone());
     let server = Server::start(move |request| {
-        if is_other.load(Ordering::Relaxed) { ways(request, &resource) } else { resource.respond(request) }
+        if is_other.load(Ordering::Relaxed) { respond(request, &resource) } else { resource.respond(request) }
     });
     let server = server.limit_rate(3_000_000);
     let url = server.url("/file");
     let first = program.run(&[&url, "-o", "out", "-q", "--max-time", "1500ms"]);
     assert_eq!(first.code, Some(1), "{}", first.err);
-    other_ways.store(true, Ordering::Relaxed);
+    has_changed.store(true, Ordering::Relaxed);
     let server = server.limit_rate(0);
-    let ended = program.run(&[&[&url, "-o", "out", "--json"][..], words].concat());
-    other_ways.store(false, Ordering::Relaxed);
+    let ended = program.run(&[&[&url, "-o", "out", "--json"][..], args].concat());
+    has_changed.store(false, Ordering::Relaxed);
     (program, ended, server)
 }
 
 #[test]
 fn a_server_that_stopped_serving_ranges_gives_the_whole_file() {
     let table: [fn(&Request, &Resource) -> Response; 2] =
-        [|_, all| all.whole(), |_, all| all.whole().without("ETag")];
-    for ways in table {
-        let (program, ended, _) = resumed(ways, &[]);
+        [|_, all| all.full_response(), |_, all| all.full_response().without("ETag")];
+    for respond in table {
+        let (program, ended, _) = resumed(respond, &[]);
         ended.report();
         ended.assert_notice("the server does not serve ranges");
         assert!(program.file("out").unwrap() == *Resource::new(SIZE).data);
@@ -379,14 +380,14 @@ fn a_server_that_stopped_serving_ranges_gives_the_whole_file() {
 
 #[test]
 fn a_file_with_a_new_length_is_fetched_as_a_whole() {
-    for (ways, len) in [
+    for (respond, len) in [
         (
             (|request, _| Resource::other(SIZE / 2, 7).respond(request)) as fn(&Request, &Resource) -> Response,
             SIZE / 2,
         ),
         (|request, _| Resource::other(SIZE * 2, 7).respond(request), SIZE * 2),
     ] {
-        let (program, ended, _) = resumed(ways, &[]);
+        let (program, ended, _) = resumed(respond, &[]);
         ended.report();
         ended.assert_notice("the file has changed on the server: starting again");
         assert!(program.file("out").unwrap() == *Resource::other(len, 7).data);
@@ -427,7 +428,7 @@ fn bytes_already_passed_on_are_not_mixed_with_a_newer_version() {
 fn a_stream_accepts_a_single_response_of_unknown_length() {
     let resource = Resource::new(SIZE);
     let all = resource.clone();
-    let server = Server::start(move |_| all.whole().without("Content-Length").with("Connection", "close"));
+    let server = Server::start(move |_| all.full_response().without("Content-Length").with("Connection", "close"));
     let program = Program::new();
     let ended = program.run(&[&server.url("/file"), "-o", "-", "--json"]);
     assert_eq!(ended.code, Some(0), "{}", ended.err);
@@ -454,8 +455,8 @@ fn files_planted_by_a_server_never_become_part_of_another_download() {
         let by_url = Server::honest(&evil);
         program.run(&[&by_url.url(&format!("/plant/{name}")), "--json"]).assert_notice("is changed to");
     }
-    let own = |name: &String| !name.contains(".download");
-    assert_eq!(program.files().into_iter().filter(own).count(), 0, "{:?}", program.files());
+    let is_final = |name: &String| !name.contains(".download");
+    assert_eq!(program.files().into_iter().filter(is_final).count(), 0, "{:?}", program.files());
     // A browser might have saved both files: a part in the documented format and a genuine journal of another key.
     let victim = Program::new();
     let attacker = Program::new();

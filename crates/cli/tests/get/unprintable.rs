@@ -11,7 +11,7 @@ use marline_net::printable::is_unprintable;
 const MARKS: &str = "x\u{9b}31m\u{202e}evil\u{200b}\u{2028}\u{e0041}";
 
 /// Runs `marline get` against a server that sends exactly this response.
-fn get(response: Vec<u8>, words: &[&str], log: Option<&str>) -> Output {
+fn get(response: Vec<u8>, args: &[&str], log: Option<&str>) -> Output {
     let home = tempfile::tempdir().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/file", listener.local_addr().unwrap());
@@ -31,14 +31,14 @@ fn get(response: Vec<u8>, words: &[&str], log: Option<&str>) -> Output {
     if let Some(log) = log {
         command.env("MARLINE_LOG", log);
     }
-    command.args(["get", "--retry", "1", "--max-time", "5s"]).args(words).arg(url).output().unwrap()
+    command.args(["get", "--retry", "1", "--max-time", "5s"]).args(args).arg(url).output().unwrap()
 }
 
-fn assert_clean(output: &Output, what: &str) {
+fn assert_clean(output: &Output, description: &str) {
     for (name, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
         let text = String::from_utf8_lossy(bytes);
         let bad = text.chars().find(|c| *c != '\n' && is_unprintable(*c));
-        assert!(bad.is_none(), "{what}: {bad:?} on {name}: {text:?}");
+        assert!(bad.is_none(), "{description}: {bad:?} on {name}: {text:?}");
     }
 }
 
@@ -60,8 +60,8 @@ fn no_header_of_a_server_reaches_the_terminal_unescaped() {
         format!("{MARKS}\r\n"),
     ] {
         let response = format!("{head}\r\nabc").into_bytes();
-        for (words, log) in [(&[][..], None), (&["--json"][..], Some("trace"))] {
-            assert_clean(&get(response.clone(), words, log), &head);
+        for (args, log) in [(&[][..], None), (&["--json"][..], Some("trace"))] {
+            assert_clean(&get(response.clone(), args, log), &head);
         }
     }
 }
@@ -72,9 +72,9 @@ fn names_of_interfaces_are_escaped() {
     assert!(name.len() <= 15);
     let script =
         format!("ip link add name '{name}' type dummy && ip link set '{name}' up && \"$MARLINE\" links \"$@\"");
-    for words in [&[][..], &["--json"]] {
+    for args in [&[][..], &["--json"]] {
         let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-ec", &script, "sh"]).args(words);
+        command.args(["--net", "sh", "-ec", &script, "sh"]).args(args);
         let output = command.env("MARLINE", env!("CARGO_BIN_EXE_marline")).stdin(Stdio::null()).output();
         let Ok(output) = output else { return eprintln!("skipped: needs unshare") };
         if output.stdout.is_empty() {

@@ -19,16 +19,16 @@ use rustix::net::sockopt::socket_protocol;
 use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
 use rustix::process::{Pid, Signal, kill_process};
 
-fn marline(words: &[&str]) -> Command {
+fn marline(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.args(words).env("HOME", "/nonexistent").env_remove("MARLINE_LOG").stdin(Stdio::null());
+    command.args(args).env("HOME", "/nonexistent").env_remove("MARLINE_LOG").stdin(Stdio::null());
     command
 }
 
 /// The command `marline run -- words…`.
-fn run(words: &[&str]) -> Command {
+fn run(args: &[&str]) -> Command {
     let mut all = vec!["run", "--"];
-    all.extend(words);
+    all.extend(args);
     marline(&all)
 }
 
@@ -235,11 +235,11 @@ fn exit_codes_of_failed_commands_are_those_of_a_shell_and_usage_errors_start_not
         ),
         (&["run", "--congestion", "nosuch", "--", touch[0], touch[1]], 1, "congestion control nosuch: "),
     ];
-    for (words, code, line) in table {
-        let output = marline(words).output().unwrap();
+    for (args, code, line) in table {
+        let output = marline(args).output().unwrap();
         let stderr = stderr_of(&output);
-        assert_eq!(output.status.code(), Some(*code), "{words:?}: {stderr}");
-        assert!(stderr.contains(line) && stderr.lines().count() == 1, "{words:?}: {stderr}");
+        assert_eq!(output.status.code(), Some(*code), "{args:?}: {stderr}");
+        assert!(stderr.contains(line) && stderr.lines().count() == 1, "{args:?}: {stderr}");
     }
     assert!(!trace.exists(), "the command ran despite a wrong option");
 }
@@ -265,8 +265,8 @@ fn helper_processes(mark: &str) -> Vec<(i32, i32)> {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
         let read = |name| fs::read(entry.path().join(name)).unwrap_or_default();
         let (environment, stat) = (read("environ"), String::from_utf8_lossy(&read("stat")).into_owned());
-        let ours = environment.windows(wanted.len()).any(|window| window == wanted.as_bytes());
-        if ours && stat.contains("(marline-run)") {
+        let is_marline = environment.windows(wanted.len()).any(|window| window == wanted.as_bytes());
+        if is_marline && stat.contains("(marline-run)") {
             let parent = stat.rsplit(") ").next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
             found.push((pid, parent));
         }
@@ -274,10 +274,10 @@ fn helper_processes(mark: &str) -> Vec<(i32, i32)> {
     found
 }
 
-fn wait_for(what: &str, mut ready: impl FnMut() -> bool) {
+fn wait_for(description: &str, mut ready: impl FnMut() -> bool) {
     let began = Instant::now();
     while !ready() {
-        assert!(began.elapsed() < Duration::from_secs(20), "timeout while waiting for {what}");
+        assert!(began.elapsed() < Duration::from_secs(20), "timeout while waiting for {description}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -326,8 +326,8 @@ fn background_processes_of_a_command_use_mptcp_and_do_not_delay_its_end() {
     // The background process has closed the standard streams and waits for a line.
     let script = "(read line <$1; exec curl -sS $2 -o $3) </dev/null >/dev/null 2>&1 & echo left";
     let body = folder.path().join("body");
-    let words = ["sh", "-c", script, "sh", fifo.to_str().unwrap(), &server.url, body.to_str().unwrap()];
-    let output = run(&words).output().unwrap();
+    let args = ["sh", "-c", script, "sh", fifo.to_str().unwrap(), &server.url, body.to_str().unwrap()];
+    let output = run(&args).output().unwrap();
     assert_eq!(stdout_of(&output), "left\n", "the pipe reaches its end while the background process lives");
     fs::write(&fifo, "go\n").unwrap();
     assert_eq!(server.used_mptcp.join().unwrap(), vec![true]);
@@ -407,23 +407,23 @@ fn no_new_privs_is_set_only_for_unprivileged_users() {
     assert!(copied.success());
     let open = <fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o755);
     fs::set_permissions(folder.path(), open).unwrap();
-    let mut nobody = Command::new("setpriv");
-    nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
-    let output = nobody.arg(&copy).args(["run", "--"]).args(command).output().unwrap();
+    let mut unprivileged = Command::new("setpriv");
+    unprivileged.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all"]);
+    let output = unprivileged.arg(&copy).args(["run", "--"]).args(command).output().unwrap();
     assert_eq!(stdout_of(&output), "NoNewPrivs:\t1\n", "{}", stderr_of(&output));
 }
 
 #[test]
 fn get_reports_whether_mptcp_was_used() {
-    for (words, mptcp, expected) in [
+    for (args, mptcp, expected) in [
         (&["--mptcp"][..], true, "\"mptcp\":\"spoken\""),
         (&["--mptcp"], false, "\"mptcp\":\"fell-back\""),
         (&[], true, "\"mptcp\":null"),
     ] {
         let Some(server) = server(mptcp, 1) else { return };
-        let output = marline(&["get", "--json", "--quiet", "-o", "-", &server.url]).args(words).output().unwrap();
+        let output = marline(&["get", "--json", "--quiet", "-o", "-", &server.url]).args(args).output().unwrap();
         assert_eq!(output.stdout, BODY, "{}", stderr_of(&output));
         assert!(stderr_of(&output).contains(expected), "{}", stderr_of(&output));
-        assert_eq!(server.used_mptcp.join().unwrap(), vec![mptcp && !words.is_empty()]);
+        assert_eq!(server.used_mptcp.join().unwrap(), vec![mptcp && !args.is_empty()]);
     }
 }

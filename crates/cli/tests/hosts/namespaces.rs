@@ -20,14 +20,15 @@ pub(crate) fn run_in_namespaces(programs: &[&str], script: &str) -> Option<Vec<S
         command.current_dir(home.path()).stdin(Stdio::null());
         command
     };
-    let can = command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
-    if !can.is_ok_and(|output| output.status.success()) {
+    let unshare_output =
+        command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
+    if !unshare_output.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: needs root, unshare and ip");
         return None;
     }
     for program in programs {
-        let there = command("sh").args(["-c", &format!("command -v {program}")]).output();
-        if !there.is_ok_and(|output| output.status.success()) {
+        let which = command("sh").args(["-c", &format!("command -v {program}")]).output();
+        if !which.is_ok_and(|output| output.status.success()) {
             eprintln!("skipped: needs the program {program}");
             return None;
         }

@@ -25,8 +25,8 @@ impl TestHome {
         command
     }
 
-    fn marline(&self, words: &[&str]) -> Output {
-        self.command(MARLINE).arg("paths").args(words).output().unwrap()
+    fn marline(&self, args: &[&str]) -> Output {
+        self.command(MARLINE).arg("paths").args(args).output().unwrap()
     }
 
     /// Runs the script in a network with `eth0` and `eth1` and returns the lines it printed; none where the test is skipped.
@@ -39,9 +39,10 @@ impl TestHome {
         self.run_in_namespaces(&["--mount"], script)
     }
 
-    fn run_in_namespaces(&self, more: &[&str], script: &str) -> Option<Vec<String>> {
-        let can = self.command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
-        if !can.is_ok_and(|output| output.status.success()) {
+    fn run_in_namespaces(&self, extra_args: &[&str], script: &str) -> Option<Vec<String>> {
+        let unshare_output =
+            self.command("unshare").args(["--net", "--pid", "--fork", "--mount-proc", "ip", "link"]).output();
+        if !unshare_output.is_ok_and(|output| output.status.success()) {
             eprintln!("skipped: needs root, unshare and ip");
             return None;
         }
@@ -52,7 +53,9 @@ impl TestHome {
         let script = format!("{NETWORK}{script}");
         let mut command = self.command("timeout");
         // `--kill-child` with a new PID namespace ends every process of the script, however it ends.
-        command.args(["60", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]).args(more);
+        command
+            .args(["60", "unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
+            .args(extra_args);
         command.args(["sh", "-ec", &script]).env("MARLINE", MARLINE);
         let output = command.env("RUN", self.0.path().join("run")).stderr(Stdio::piped()).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -137,13 +140,13 @@ fn usage_errors_end_with_64_and_one_line() {
         (&["doctor", "--probe", "nowhere"], "--probe nowhere: "),
         (&["stauts"], "unrecognized subcommand 'stauts'"),
     ];
-    for (words, expected) in table {
-        let output = home.marline(words);
+    for (args, expected) in table {
+        let output = home.marline(args);
         let stderr = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
-        assert!(stderr.contains(expected), "{words:?}: {stderr}");
-        assert_eq!(stderr.matches('\n').count(), 1, "{words:?}: {stderr}");
-        assert!(output.stdout.is_empty(), "{words:?}");
+        assert_eq!(output.status.code(), Some(64), "{args:?}: {stderr}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
+        assert_eq!(stderr.matches('\n').count(), 1, "{args:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{args:?}");
     }
 }
 
@@ -151,8 +154,8 @@ fn usage_errors_end_with_64_and_one_line() {
 fn without_a_daemon_queries_end_with_1_and_say_how_to_start_it() {
     let home = TestHome::new();
     let run = home.0.path().display().to_string();
-    for words in [&["status"][..], &["status", "--json"], &["watch"], &["explain", "7b9c2f7a"]] {
-        let output = home.marline(&[words, &["--run-dir", &run]].concat());
+    for args in [&["status"][..], &["status", "--json"], &["watch"], &["explain", "7b9c2f7a"]] {
+        let output = home.marline(&[args, &["--run-dir", &run]].concat());
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{stderr}");
         assert!(
@@ -493,11 +496,11 @@ done
 "#;
     let Some(lines) = home.run_in_network(script) else { return };
     let mut expected = Vec::new();
-    for way in ["stop", "restore", "userspace", "kernel-pm"] {
+    for method in ["stop", "restore", "userspace", "kernel-pm"] {
         expected.extend(["10.0.0.2 subflow dev eth0", "2001:db8::2 subflow dev eth0"]);
         expected.push("add_addr_accepted 3 subflows 2");
-        expected.extend((way == "userspace").then_some("10.0.0.2 subflow backup dev eth0"));
-        expected.push(way);
+        expected.extend((method == "userspace").then_some("10.0.0.2 subflow backup dev eth0"));
+        expected.push(method);
     }
     assert_eq!(lines.iter().map(|line| line.trim()).collect::<Vec<_>>(), expected);
 }
@@ -596,16 +599,16 @@ done
 tr -d ' \n' <"$RUN/budgets.json"
 "#;
     let Some(lines) = home.run_in_network(script) else { return };
-    let [first, second, kept] = &lines[..] else { panic!("{lines:?}") };
+    let [first, second, saved] = &lines[..] else { panic!("{lines:?}") };
     let [first, second] = [first, second].map(|line| {
         let (used, left) = line.split_once(',').unwrap();
         let (used, left): (u64, u64) = (used.parse().unwrap(), left.parse().unwrap());
         assert_eq!(used + left, 1_000_000_000);
         used
     });
-    let kept: std::collections::BTreeMap<String, u64> = serde_json::from_str(kept).unwrap();
-    assert!(first >= 400_000_000 && second > first && kept["eth1"] >= second, "{first} {second} {kept:?}");
-    assert!(kept["eth1"] < 400_100_000 && kept["wwan7"] == 7, "{kept:?}");
+    let saved: std::collections::BTreeMap<String, u64> = serde_json::from_str(saved).unwrap();
+    assert!(first >= 400_000_000 && second > first && saved["eth1"] >= second, "{first} {second} {saved:?}");
+    assert!(saved["eth1"] < 400_100_000 && saved["wwan7"] == 7, "{saved:?}");
 }
 
 #[test]

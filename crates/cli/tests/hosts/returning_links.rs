@@ -58,17 +58,17 @@ slow 1; slow 2
 "#;
 
 /// A transfer during which the first link fails in the first way and recovers, then the second link in the second way.
-fn links_return(through: &str, bytes: &str, ways: &str) {
+fn links_return(through: &str, bytes: &str, changes: &str) {
     let (begin, host, proxy) = match through {
         "edge" => ("relay; edge", "45.2.0.20", "1088"),
         _ => ("paths", "45.0.0.10", "''"),
     };
     let Some(lines) =
-        run_in_network(&format!("{SHELL_FUNCTIONS}\n{begin}\ntransfer {host} {bytes} {proxy} {ways}"))
+        run_in_network(&format!("{SHELL_FUNCTIONS}\n{begin}\ntransfer {host} {bytes} {proxy} {changes}"))
     else {
         return;
     };
-    assert_eq!(lines, ["whole"], "{through} {bytes} {ways}");
+    assert_eq!(lines, ["whole"], "{through} {bytes} {changes}");
 }
 
 const DOWNLOAD: &str = "20000000";
@@ -89,9 +89,9 @@ fn an_edge_uploads_again_over_recovered_links() {
 fn transfers_use_recovered_links_again_after_each_kind_of_failure() {
     for through in ["edge", "paths"] {
         for bytes in [DOWNLOAD, UPLOAD] {
-            for ways in ["down removed", "removed down", "carrier lease", "lease silent", "silent carrier"] {
-                eprintln!("{through} {bytes} {ways}");
-                links_return(through, bytes, ways);
+            for changes in ["down removed", "removed down", "carrier lease", "lease silent", "silent carrier"] {
+                eprintln!("{through} {bytes} {changes}");
+                links_return(through, bytes, changes);
             }
         }
     }

@@ -71,8 +71,8 @@ fn invalid_requests_are_refused_or_closed_and_disturb_no_other_client() {
         assert!(head.starts_with("HTTP/1.1 400") && head.contains("text/plain"), "{answer}");
         assert!(body.contains(line) && body.lines().count() == 1, "{answer}");
     }
-    let own = proxy.status_url.replace("http://", "");
-    let mut page = TcpStream::connect(own.split('/').next().unwrap()).unwrap();
+    let authority = proxy.status_url.replace("http://", "");
+    let mut page = TcpStream::connect(authority.split('/').next().unwrap()).unwrap();
     page.write_all(&get("/<")).unwrap();
     let mut answer = String::new();
     page.read_to_string(&mut answer).unwrap();
@@ -169,7 +169,7 @@ fn two_hundred_players_in_little_memory_play_or_get_503_with_retry_after() {
     let server = Server::honest(&resource);
     let proxy = Proxy::start(&["--memory", "64MiB"]);
     let url = server.url("/film");
-    let ask = |n: usize| {
+    let start_request = |n: usize| {
         let mut stream = TcpStream::connect(proxy.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let (host, from) = (proxy.address, n * 1000);
@@ -177,7 +177,7 @@ fn two_hundred_players_in_little_memory_play_or_get_503_with_retry_after() {
             .unwrap();
         stream
     };
-    let players: Vec<TcpStream> = (0..200).map(ask).collect();
+    let players: Vec<TcpStream> = (0..200).map(start_request).collect();
     let (mut played, mut refused) = (0, 0);
     for (n, mut player) in players.into_iter().enumerate() {
         let mut answer = Vec::new();

@@ -10,7 +10,7 @@ use crate::proxy::Proxy;
 use crate::server::{Resource, Response, Server};
 
 /// Opens up to `count` connections from the LAN host and sends these bytes on each; stops when no more can be opened.
-fn open_many(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> Vec<TcpStream> {
+fn open_conns(lan: &Lan, at: SocketAddr, count: usize, bytes: &'static [u8]) -> Vec<TcpStream> {
     let descriptors = usize::try_from(marline_net::rlimit::raise_nofile_limit()).unwrap_or(usize::MAX);
     let count = count.min(descriptors.saturating_sub(200));
     Network::in_namespace(lan.name(), move || {
@@ -33,12 +33,12 @@ fn idle_connections_of_one_host_do_not_lock_out_other_clients() {
     let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
     lan.ip(&["address", "add", "192.168.91.3/24", "dev", "c0"]);
     for bytes in [&b""[..], b"GET /", b"\x05"] {
-        let _open = open_many(&lan, at, 2200, bytes);
+        let _open = open_conns(&lan, at, 2200, bytes);
         let began = Instant::now();
         // Another host, a program of this machine, and the user's own status.
-        let words = ["netns", "exec", lan.name(), "curl", "-sS", "--max-time", "20", "--interface", "192.168.91.3"];
+        let args = ["netns", "exec", lan.name(), "curl", "-sS", "--max-time", "20", "--interface", "192.168.91.3"];
         let other =
-            Command::new("ip").args(words).arg(format!("http://{at}/{}", server.url("/file"))).output().unwrap();
+            Command::new("ip").args(args).arg(format!("http://{at}/{}", server.url("/file"))).output().unwrap();
         assert_eq!(other.stdout.len(), 20_000, "{}", String::from_utf8_lossy(&other.stderr));
         assert_eq!(lan.request_locally(&proxy, ProxyProtocol::Media, &server.url("/file")).status, 200);
         assert!(proxy.status()["links"].as_array().is_some_and(|links| links.len() == 2));
@@ -96,17 +96,17 @@ fn unread_responses_of_one_host_do_not_lock_out_other_clients() {
     let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
     lan.ip(&["address", "add", "192.168.91.3/24", "dev", "c0"]);
     for path in ["film", "list.m3u8"] {
-        let asking = format!("GET /{} HTTP/1.1\r\nHost: {at}\r\n\r\n", server.url(&format!("/{path}")));
-        let _open = open_many(&lan, at, 60, Box::leak(asking.into_bytes().into_boxed_slice()));
+        let request = format!("GET /{} HTTP/1.1\r\nHost: {at}\r\n\r\n", server.url(&format!("/{path}")));
+        let _open = open_conns(&lan, at, 60, Box::leak(request.into_bytes().into_boxed_slice()));
         std::thread::sleep(Duration::from_secs(3));
         for n in 0..4 {
             let url = server.url("/file");
-            let words =
+            let args =
                 ["netns", "exec", lan.name(), "curl", "-sS", "--max-time", "20", "--interface", "192.168.91.3"];
-            let other = Command::new("ip").args(words).arg(format!("http://{at}/{url}")).output().unwrap();
+            let other = Command::new("ip").args(args).arg(format!("http://{at}/{url}")).output().unwrap();
             assert_eq!(other.stdout.len(), 20_000, "{path} {n}: {}", String::from_utf8_lossy(&other.stdout));
-            let here = lan.request_locally(&proxy, ProxyProtocol::Media, &url);
-            assert_eq!(here.status, 200, "{path} {n}: {}", here.text());
+            let reply = lan.request_locally(&proxy, ProxyProtocol::Media, &url);
+            assert_eq!(reply.status, 200, "{path} {n}: {}", reply.text());
             let list = lan.request_locally(&proxy, ProxyProtocol::Media, &server.url(&format!("/list.m3u8?{n}")));
             assert_eq!(list.status, 200, "{path} {n}: {}", list.text());
         }

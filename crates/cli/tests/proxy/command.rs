@@ -10,15 +10,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::proxy::Proxy;
 use crate::server::{Resource, Server};
 
-fn marline(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_marline")).args(words).env("HOME", "/nonexistent").output().unwrap()
+fn marline(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_marline")).args(args).env("HOME", "/nonexistent").output().unwrap()
 }
 
-fn refused(words: &[&str], code: i32, says: &str) {
-    let output = marline(words);
+fn refused(args: &[&str], code: i32, expected: &str) {
+    let output = marline(args);
     let line = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), line.lines().count()), (Some(code), 1), "{words:?}: {line}");
-    assert!(line.contains(says), "{words:?}: {line}");
+    assert_eq!((output.status.code(), line.lines().count()), (Some(code), 1), "{args:?}: {line}");
+    assert!(line.contains(expected), "{args:?}: {line}");
 }
 
 #[test]
@@ -41,8 +41,8 @@ fn a_failed_start_is_explained_in_one_line() {
         refused(&[&["proxy", "--goal", "cost"], metered].concat(), 64, "needs --metered use");
     }
     for lan in [&[][..], &["--allow-lan"]] {
-        let words = [&["proxy", "--listen", "127.0.0.1:0", "--status-listen", "192.168.91.1:1"], lan].concat();
-        refused(&words, 64, "--status-listen 192.168.91.1:1: status and events are served on this machine only");
+        let args = [&["proxy", "--listen", "127.0.0.1:0", "--status-listen", "192.168.91.1:1"], lan].concat();
+        refused(&args, 64, "--status-listen 192.168.91.1:1: status and events are served on this machine only");
     }
     refused(&["proxy", "--ca-file", "/nonexistent"], 64, "/nonexistent");
     refused(&["proxy", "--listen", "192.0.2.1:0", "--allow-lan"], 1, "no such address");
@@ -82,9 +82,9 @@ fn an_ignored_proxy_variable_is_reported() {
 #[test]
 fn play_prints_the_page_of_the_proxy_that_it_starts() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let words = ["play", "--page", "--listen", &free, "https://h/film.mp4"];
+    let args = ["play", "--page", "--listen", &free, "https://h/film.mp4"];
     let mut child = Command::new(env!("CARGO_BIN_EXE_marline"))
-        .args(words)
+        .args(args)
         .env("HOME", "/nonexistent")
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -93,7 +93,7 @@ fn play_prints_the_page_of_the_proxy_that_it_starts() {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let page = line.trim().strip_suffix("play#https://h/film.mp4").map(str::to_owned);
-    refused(&words, 1, "a proxy is running already");
+    refused(&args, 1, "a proxy is running already");
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(child.wait().unwrap().code(), Some(0));
     assert!(page.is_some_and(|page| page.starts_with("http://127.0.0.1:")), "{line}");

@@ -34,8 +34,8 @@ fn channel(file: impl Fn(&Request) -> Response + Send + Sync + 'static, other: u
 }
 
 /// Requests a playlist and then each of its segments; returns the status and body of each segment.
-fn play(proxy: &Proxy, list: &str, words: &[&str]) -> Vec<(u16, Vec<u8>)> {
-    let got = proxy.get(list, words);
+fn play(proxy: &Proxy, list: &str, args: &[&str]) -> Vec<(u16, Vec<u8>)> {
+    let got = proxy.get(list, args);
     assert_eq!(got.status, 200, "{}", got.text());
     let base = url::Url::parse(&proxy.media_url(list)).unwrap();
     let text = got.text();
@@ -44,7 +44,7 @@ fn play(proxy: &Proxy, list: &str, words: &[&str]) -> Vec<(u16, Vec<u8>)> {
     assert_eq!(urls.len(), SEGMENTS, "{text}");
     urls.iter()
         .map(|url| {
-            let got = proxy.request(url, words);
+            let got = proxy.request(url, args);
             assert!(got.field("set-cookie").is_none());
             (got.status, got.body)
         })
@@ -57,7 +57,7 @@ fn cookies_are_returned_to_their_server_and_never_reach_the_player() {
     let file = resource.clone();
     let server = Server::start(move |request| {
         let cookie = request.field("cookie").unwrap_or_default();
-        let has = |pair: &str| cookie.split("; ").any(|own| own == pair);
+        let has_cookie = |pair: &str| cookie.split("; ").any(|sent| sent == pair);
         match request.path.as_str() {
             // As CloudFront does: the master playlist sets the cookie that segments need.
             "/ck/m.m3u8" => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))).with("Set-Cookie", "k=1; Path=/ck"),
@@ -66,11 +66,11 @@ fn cookies_are_returned_to_their_server_and_never_reach_the_player() {
                     .with("Set-Cookie", "k=1; Path=/; Domain=localhost")
             }
             // A redirect to the same address until the cookie comes back.
-            "/gate" if !has("gate=open") => {
+            "/gate" if !has_cookie("gate=open") => {
                 Response::redirect(302, "/gate").with("Set-Cookie", "gate=open; Path=/; HttpOnly")
             }
             "/gate" => file.respond(request),
-            path if path.starts_with("/ck/") && has("k=1") => file.respond(request),
+            path if path.starts_with("/ck/") && has_cookie("k=1") => file.respond(request),
             _ => Response::status(403),
         }
     });
@@ -79,11 +79,11 @@ fn cookies_are_returned_to_their_server_and_never_reach_the_player() {
     assert!(of_list.iter().all(|(status, body)| *status == 200 && *body == *resource.data));
     // The cookie is sent neither for another player nor to another host.
     assert_eq!(proxy.get(&server.url("/ck/1.ts"), &["-A", "two"]).status, 403);
-    let elsewhere = play(&proxy, &server.url("/ck/other.m3u8"), &["-A", "three"]);
-    assert!(elsewhere.iter().all(|(status, _)| *status == 403));
-    for words in [&["-A", "four"][..], &["-A", "five", "-r", "100-199"]] {
-        let got = proxy.get(&server.url("/gate"), words);
-        let part = if words.len() > 2 { &resource.data[100..200] } else { &resource.data[..] };
+    let other_list = play(&proxy, &server.url("/ck/other.m3u8"), &["-A", "three"]);
+    assert!(other_list.iter().all(|(status, _)| *status == 403));
+    for args in [&["-A", "four"][..], &["-A", "five", "-r", "100-199"]] {
+        let got = proxy.get(&server.url("/gate"), args);
+        let part = if args.len() > 2 { &resource.data[100..200] } else { &resource.data[..] };
         assert!(got.body == *part && got.field("set-cookie").is_none(), "{}", got.status);
     }
 }
@@ -108,33 +108,38 @@ fn playlist_variables_of_one_user_are_not_visible_to_another() {
     });
     let (media, master) = (server.url("/media.m3u8"), server.url("/master.m3u8"));
     let with_login = |url: &str| url.replace("http://", "http://me:pw@");
-    for (own, words) in
+    for (has_authorization, args) in
         [(true, &["-A", "a", "-H", "Authorization: Bearer one"][..]), (false, &["-A", "b", "-H", "X-Token: one"])]
     {
         let proxy = Proxy::start(&[]);
-        let read = |url: &str, words: &[&str]| {
-            let got = proxy.get(url, words);
+        let read = |url: &str, args: &[&str]| {
+            let got = proxy.get(url, args);
             assert!(got.text().contains("t=SECRET") || !got.text().contains("SECRET"), "{}", got.text());
             (got.status, got.text().contains("t=SECRET"))
         };
-        assert_eq!(proxy.get(&master, words).status, 200);
-        assert_eq!(read(&media, words), (200, true));
+        assert_eq!(proxy.get(&master, args).status, 200);
+        assert_eq!(read(&media, args), (200, true));
         // Fields that vary between requests do not identify another user.
-        let again = [words, &["-H", "Accept: video/*", "-H", "CMCD-Request: bl=2000"]].concat();
+        let again = [args, &["-H", "Accept: video/*", "-H", "CMCD-Request: bl=2000"]].concat();
         assert_eq!(read(&media, &again), (200, true));
         for other in [
             &["-A", "c"][..],
-            &words[..2],
-            &[words[0], words[1], words[2], if own { "Authorization: Bearer two" } else { "X-Token: two" }],
+            &args[..2],
+            &[
+                args[0],
+                args[1],
+                args[2],
+                if has_authorization { "Authorization: Bearer two" } else { "X-Token: two" },
+            ],
         ] {
             assert_eq!(read(&media, other), (502, false), "{other:?}");
         }
-        assert_eq!(read(&with_login(&media), words), (502, false));
+        assert_eq!(read(&with_login(&media), args), (502, false));
         // Another user of the same program reads the same playlist: each keeps its own variables.
-        assert_eq!(proxy.get(&with_login(&master), &words[..2]).status, 200);
-        assert_eq!(read(&with_login(&media), &words[..2]), (200, true));
-        assert_eq!(read(&media, words), (200, true));
-        assert_eq!(read(&media, &words[..2]), (502, false));
+        assert_eq!(proxy.get(&with_login(&master), &args[..2]).status, 200);
+        assert_eq!(read(&with_login(&media), &args[..2]), (200, true));
+        assert_eq!(read(&media, args), (200, true));
+        assert_eq!(read(&media, &args[..2]), (502, false));
     }
 }
 
@@ -160,32 +165,35 @@ const PLAYER_FIELDS: [&str; 14] = [
 fn header_fields_of_a_player_reach_their_origin_and_no_other() {
     let resource = Resource::new(20_000);
     let (one, other) = (resource.clone(), resource.clone());
-    let elsewhere = Server::start(move |request| other.respond(request));
-    let server = channel(move |request| one.respond(request), elsewhere.address.port());
+    let other_server = Server::start(move |request| other.respond(request));
+    let server = channel(move |request| one.respond(request), other_server.address.port());
     let proxy = Proxy::start(&[]);
-    let has = |request: &Request, name: &str, value: &str| request.field(name) == Some(value);
+    let has_field = |request: &Request, name: &str, value: &str| request.field(name) == Some(value);
     for path in ["/list.m3u8", "/cdn.m3u8", "/port.m3u8", "/moved.m3u8"] {
-        let (before, before_elsewhere) = (server.requests().len(), elsewhere.requests().len());
+        let (before, before_elsewhere) = (server.requests().len(), other_server.requests().len());
         let got = play(&proxy, &server.url(path), &PLAYER_FIELDS);
         assert!(got.iter().all(|(status, body)| *status == 200 && *body == *resource.data), "{path}");
-        let requests = [&server.requests()[before..], &elsewhere.requests()[before_elsewhere..]].concat();
+        let requests = [&server.requests()[before..], &other_server.requests()[before_elsewhere..]].concat();
         let home = format!("{}", server.address);
         let (at_home, away): (Vec<_>, Vec<_>) =
             requests.iter().partition(|request| request.field("host") == Some(home.as_str()));
         assert_eq!(at_home.len() > SEGMENTS, path == "/list.m3u8", "{path}: {}", at_home.len());
         assert_eq!(away.len() >= SEGMENTS, path != "/list.m3u8", "{path}");
         for request in at_home {
-            assert!(has(request, "x-tok", "secret") && has(request, "cookie", "a=secret"), "{path}: {request:?}");
-            assert!(has(request, "authorization", "Bearer secret"), "{path}: {request:?}");
-            assert!(has(request, "referer", "https://site.example/page?secret"), "{path}: {request:?}");
+            assert!(
+                has_field(request, "x-tok", "secret") && has_field(request, "cookie", "a=secret"),
+                "{path}: {request:?}"
+            );
+            assert!(has_field(request, "authorization", "Bearer secret"), "{path}: {request:?}");
+            assert!(has_field(request, "referer", "https://site.example/page?secret"), "{path}: {request:?}");
         }
-        for request in requests.iter().filter(|asked| asked.field("host") != Some(home.as_str())) {
+        for request in requests.iter().filter(|received| received.field("host") != Some(home.as_str())) {
             assert!(!format!("{request:?}").contains("secret"), "{path}: {request:?}");
-            assert!(has(request, "referer", "https://site.example/"), "{path}: {request:?}");
+            assert!(has_field(request, "referer", "https://site.example/"), "{path}: {request:?}");
         }
         for request in &requests {
-            assert!(has(request, "origin", "https://site.example"), "{path}: {request:?}");
-            assert!(has(request, "user-agent", "Mozilla/5.0 player"), "{path}: {request:?}");
+            assert!(has_field(request, "origin", "https://site.example"), "{path}: {request:?}");
+            assert!(has_field(request, "user-agent", "Mozilla/5.0 player"), "{path}: {request:?}");
             assert!(request.field("icy-metadata").is_none(), "{path}: {request:?}");
         }
     }
@@ -199,7 +207,7 @@ fn header_fields_of_a_player_reach_their_origin_and_no_other() {
 
 #[test]
 fn users_with_other_credentials_never_get_each_others_bytes() {
-    let of = |user: &str| Resource::other(20_000, 1 + u64::from(user == "b"));
+    let resource_of = |user: &str| Resource::other(20_000, 1 + u64::from(user == "b"));
     // "a:pw" and "b:pw"
     let user = |request: &Request| match (
         request.field("cookie"),
@@ -213,23 +221,23 @@ fn users_with_other_credentials_never_get_each_others_bytes() {
     let answer = move |request: &Request| match (user(request), request.path.as_str()) {
         (None, _) => Response::status(401),
         (_, "/list.m3u8") => list((1..=SEGMENTS).map(|n| format!("{n}.ts"))),
-        (Some(user), _) => of(user).respond(request),
+        (Some(user), _) => resource_of(user).respond(request),
     };
     let server = Server::start(answer);
     let proxy = Proxy::start(&[]);
     for field in ["Cookie: u=USER", "Authorization: Bearer USER", "X-User: USER", "LOGIN"] {
-        let ask = |user: &str, path: &str| {
+        let request = |user: &str, path: &str| {
             let url = match field {
                 "LOGIN" if !user.is_empty() => format!("http://{user}:pw@{}{path}", server.address),
                 _ => server.url(path),
             };
             let field = field.replace("USER", user);
-            let words = ["-A", "player", "-H", &field];
-            proxy.get(&url, if user.is_empty() || field == "LOGIN" { &words[..2] } else { &words })
+            let args = ["-A", "player", "-H", &field];
+            proxy.get(&url, if user.is_empty() || field == "LOGIN" { &args[..2] } else { &args })
         };
         for path in ["/list.m3u8", "/1.ts", "/2.ts", "/3.ts", "/4.ts"] {
-            let [nobody, a, b] = ["", "a", "b"].map(|user| ask(user, path));
-            assert_eq!((a.status, b.status, nobody.status), (200, 200, 401), "{field} {path}");
+            let [anonymous, a, b] = ["", "a", "b"].map(|user| request(user, path));
+            assert_eq!((a.status, b.status, anonymous.status), (200, 200, 401), "{field} {path}");
             if path == "/1.ts" {
                 // The next segment is prefetched for one of them, and must not be given to another.
                 proxy.wait_for_status("a segment ahead", |now| {
@@ -238,14 +246,14 @@ fn users_with_other_credentials_never_get_each_others_bytes() {
                 });
             }
             if path != "/list.m3u8" {
-                assert!(a.body == *of("a").data && b.body == *of("b").data, "{field} {path}");
+                assert!(a.body == *resource_of("a").data && b.body == *resource_of("b").data, "{field} {path}");
             }
         }
     }
 }
 
-fn marline(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_marline")).args(words).env("HOME", "/nonexistent").output().unwrap()
+fn marline(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_marline")).args(args).env("HOME", "/nonexistent").output().unwrap()
 }
 
 #[test]
@@ -294,14 +302,14 @@ curl -sS -o /dev/null -w '%{http_code}' "$address/${url%list.m3u8}1.ts" > bare
         assert_eq!(std::fs::read_to_string(out.join("bare")).unwrap(), "403");
     }
     let url = server.url("/list.m3u8");
-    for (words, says) in [
+    for (args, expected) in [
         (&["play", "-H", "X-Tok: secret", &url][..], "--player"),
         (&["play", "-H", "X-Tok secret", "--page", &url], "Name: value"),
         (&["play", "-H", "Host: secret", "--page", &url], "sets this field itself"),
     ] {
-        let refused = marline(words);
+        let refused = marline(args);
         let stderr = String::from_utf8(refused.stderr).unwrap();
         assert_eq!((refused.status.code(), stderr.lines().count()), (Some(64), 1), "{stderr}");
-        assert!(stderr.contains(says) && !stderr.contains("secret"), "{stderr}");
+        assert!(stderr.contains(expected) && !stderr.contains("secret"), "{stderr}");
     }
 }

@@ -30,8 +30,8 @@ fn body_of(status: u16, kind: &str, body: &[u8]) -> Response {
 
 /// A body whose first bytes come at once, and the others after a pause.
 fn in_two_parts(kind: &str, body: &[u8], first: usize, pause: Duration) -> Response {
-    let (first, rest) = body.split_at(first);
-    let steps = [Step::Raw(first.to_vec()), Step::Wait(pause), Step::Raw(rest.to_vec())];
+    let (first, remaining) = body.split_at(first);
+    let steps = [Step::Raw(first.to_vec()), Step::Wait(pause), Step::Raw(remaining.to_vec())];
     Response::page(200, "")
         .with("Content-Type", kind)
         .with("Content-Length", &body.len().to_string())
@@ -46,14 +46,14 @@ fn gzip(text: &[u8]) -> Vec<u8> {
 
 /// The number of requests for a path.
 fn count(server: &Server, path: &str) -> usize {
-    server.requests().iter().filter(|asked| asked.path == path).count()
+    server.requests().iter().filter(|request| request.path == path).count()
 }
 
 /// Asserts that the playlist arrived with rewritten addresses.
-fn assert_is_rewritten(proxy: &Proxy, server: &Server, got: &Reply, what: &str) {
-    let own = format!("http://{}/{}", proxy.address, server.url(TARGET));
-    assert_eq!((got.status, got.field("content-encoding")), (200, None), "{what}: {}", got.text());
-    assert_eq!(got.text(), list().replace(TARGET, &own), "{what}");
+fn assert_is_rewritten(proxy: &Proxy, server: &Server, got: &Reply, description: &str) {
+    let rewritten_url = format!("http://{}/{}", proxy.address, server.url(TARGET));
+    assert_eq!((got.status, got.field("content-encoding")), (200, None), "{description}: {}", got.text());
+    assert_eq!(got.text(), list().replace(TARGET, &rewritten_url), "{description}");
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn every_response_for_a_url_is_inspected() {
         }
     });
     let proxy = Proxy::start(&[]);
-    for (path, words) in [
+    for (path, args) in [
         ("/named.m3u8", &[][..]),
         ("/ranges.m3u8", &["-r", "0-"]),
         ("/ranges.m3u8", &[]),
@@ -82,7 +82,7 @@ fn every_response_for_a_url_is_inspected() {
         ("/whole", &["-r", "100-"]),
         ("/whole", &["-r", "-5"]),
     ] {
-        assert_is_rewritten(&proxy, &server, &proxy.get(&server.url(path), words), path);
+        assert_is_rewritten(&proxy, &server, &proxy.get(&server.url(path), args), path);
     }
     // A body that is no playlist loses its playlist type, because a player could parse it for that type alone.
     let none = proxy.get(&server.url("/typed"), &[]);
@@ -94,8 +94,8 @@ fn every_response_for_a_url_is_inspected() {
         proxy.get(&server.url("/typed"), &[]);
     }
     assert_is_rewritten(&proxy, &server, &proxy.get(&server.url("/typed"), &[]), "/typed");
-    for (words, len) in [(&[][..], 300_000), (&["-r", "0-1"], 2), (&["-r", "1000-1999"], 1000)] {
-        let got = proxy.get(&server.url("/film.m3u8"), words);
+    for (args, len) in [(&[][..], 300_000), (&["-r", "0-1"], 2), (&["-r", "1000-1999"], 1000)] {
+        let got = proxy.get(&server.url("/film.m3u8"), args);
         assert_eq!((got.body.len(), got.field("content-type")), (len, Some("video/mp4")));
     }
 }
@@ -103,10 +103,10 @@ fn every_response_for_a_url_is_inspected() {
 #[test]
 fn a_playlist_in_any_encoding_is_rewritten_or_refused() {
     let list = list();
-    let nothing = [0, 0, 0, 0xff, 0xff].repeat(1000);
+    let empty_blocks = [0, 0, 0, 0xff, 0xff].repeat(1000);
     let mut encoder = DeflateEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(list.as_bytes()).unwrap();
-    let deflated = [nothing, encoder.finish().unwrap()].concat();
+    let deflated = [empty_blocks, encoder.finish().unwrap()].concat();
     let (once, twice) = (gzip(list.as_bytes()), gzip(&gzip(list.as_bytes())));
     let video = b"\0\0\0\x18ftypmp42\0\0\0\0mp42".repeat(10);
     let subtitles = b"WEBVTT\n\n00:00.000 --> 00:01.000\nHello\n".to_vec();
@@ -134,8 +134,8 @@ fn a_playlist_in_any_encoding_is_rewritten_or_refused() {
     });
     let proxy = Proxy::start(&[]);
     for (path, encodings, bytes) in &served {
-        for words in [&[][..], &["-r", "0-"]] {
-            let got = proxy.get(&server.url(path), words);
+        for args in [&[][..], &["-r", "0-"]] {
+            let got = proxy.get(&server.url(path), args);
             match *path {
                 "/zstd" | "/unknown.m3u8" => {
                     let reason = got.text();
@@ -229,8 +229,8 @@ fn a_segment_that_is_a_playlist_is_rewritten_while_the_previous_one_is_running()
     .limit_rate(800_000);
     let proxy = Proxy::start(&[]);
     for (list, second) in [("/a.m3u8", "/b"), ("/c.m3u8", "/d")] {
-        let words = ["-A", "Player"];
-        assert_eq!(proxy.get(&server.url(list), &words).status, 200);
+        let args = ["-A", "Player"];
+        assert_eq!(proxy.get(&server.url(list), &args).status, 200);
         let mut player = Player::start(&proxy, &server.url("/1.ts"), 0);
         player.read(10_000);
         let output = proxy.curl(&["-A", "Player", &proxy.media_url(&server.url(second))]);
@@ -255,11 +255,11 @@ fn a_playlist_without_a_header_is_read_by_its_type_or_name() {
         _ => body("text/plain", served.as_bytes()),
     });
     let proxy = Proxy::start(&[]);
-    let (via, own) = (format!("http://{}/", proxy.address), server.url(TARGET));
-    let want = format!("{via}from-list-local/http://radio.example/stream\n{via}{own}\nnext.mp3\n");
+    let (via, target_url) = (format!("http://{}/", proxy.address), server.url(TARGET));
+    let want = format!("{via}from-list-local/http://radio.example/stream\n{via}{target_url}\nnext.mp3\n");
     for path in ["/radio", "/radio.m3u", "/radio.M3U8", "/x?list=.m3u", "/zipped.m3u"] {
-        for words in [&[][..], &["-r", "0-"]] {
-            let got = proxy.get(&server.url(path), words);
+        for args in [&[][..], &["-r", "0-"]] {
+            let got = proxy.get(&server.url(path), args);
             assert_eq!((got.status, got.text().as_str()), (200, want.as_str()), "{path}");
         }
     }
@@ -303,12 +303,12 @@ fn a_server_with_a_late_first_byte_is_waited_for() {
     });
     let proxy = Proxy::start(&[]);
     std::thread::scope(|scope| {
-        for (path, words, status) in
+        for (path, args, status) in
             [("/slow.m3u8", &[][..], 200), ("/head", &["-I"], 200), ("/range", &["-r", "100-"], 206)]
         {
             let (proxy, server) = (&proxy, &server);
             scope.spawn(move || {
-                let got = proxy.get(&server.url(path), words);
+                let got = proxy.get(&server.url(path), args);
                 assert_eq!(got.status, status, "{path}: {}", got.text());
             });
         }

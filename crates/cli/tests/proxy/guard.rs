@@ -143,19 +143,19 @@ fn other_hosts_reach_nothing_of_this_host_by_any_proxy_protocol() {
     for form in PROXY_PROTOCOLS {
         for host in OWN_HOSTS {
             let began = Instant::now();
-            let got = lan.request_from_lan(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
+            let got = lan.request_from_lan(&proxy, form, &format!("http://{host}:{}/", lan.host_service.port));
             // Refused also for IPv6 addresses, although no link has IPv6.
             let refused = if form == ProxyProtocol::Socks { NOT_ALLOWED } else { 403 };
             assert_eq!(got.status, refused, "{form:?} {host}: {}", got.text());
             assert!(began.elapsed() < AT_ONCE, "{form:?} {host}: {:?}", began.elapsed());
         }
         // An address that is added later is protected at once.
-        let late = format!("10.77.1.{}", 20 + form as u8);
-        lan.network.client_ip(&format!("address add {late}/24 dev wifi0\n"));
-        let got = lan.request_from_lan(&proxy, form, &format!("http://{late}:{}/", lan.own.port));
-        assert!(matches!(got.status, 403 | NOT_ALLOWED), "{form:?} {late}: {}", got.status);
+        let late_address = format!("10.77.1.{}", 20 + form as u8);
+        lan.network.client_ip(&format!("address add {late_address}/24 dev wifi0\n"));
+        let got = lan.request_from_lan(&proxy, form, &format!("http://{late_address}:{}/", lan.host_service.port));
+        assert!(matches!(got.status, 403 | NOT_ALLOWED), "{form:?} {late_address}: {}", got.status);
     }
-    assert_eq!(lan.own.connections(), 0, "refused, but connected to");
+    assert_eq!(lan.host_service.connections(), 0, "refused, but connected to");
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn local_programs_reach_every_host_they_name() {
     let proxy = lan.proxy(&[]);
     for form in PROXY_PROTOCOLS {
         for host in ["127.0.0.1", "localhost", "10.77.1.2", "10.77.1.3", "10.77.2.2", "loop.test", "own.test"] {
-            let got = lan.request_locally(&proxy, form, &format!("http://{host}:{}/", lan.own.port));
+            let got = lan.request_locally(&proxy, form, &format!("http://{host}:{}/", lan.host_service.port));
             assert_eq!((got.status, got.text().trim()), (200, "SECRET"), "{form:?} {host}");
         }
         let got = lan.request_locally(&proxy, form, &format!("http://router.test:{}/", lan.router.port));
@@ -209,20 +209,20 @@ fn a_public_server_leads_no_client_into_local_networks() {
     let Some(lan) = Lan::new() else { return };
     lan.name_server(&NAMES);
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
-    let (own, router) = (lan.own.port, lan.router.port);
+    let (host_port, router) = (lan.host_service.port, lan.router.port);
     let targets = [
-        format!("http://127.0.0.1:{own}/admin"),
-        format!("http://localhost:{own}/admin"),
-        format!("http://loop.test:{own}/admin"),
-        format!("http://zero.test:{own}/admin"),
-        format!("http://10.77.1.2:{own}/admin"),
-        format!("http://second.test:{own}/admin"),
-        format!("http://192.168.91.1:{own}/admin"),
+        format!("http://127.0.0.1:{host_port}/admin"),
+        format!("http://localhost:{host_port}/admin"),
+        format!("http://loop.test:{host_port}/admin"),
+        format!("http://zero.test:{host_port}/admin"),
+        format!("http://10.77.1.2:{host_port}/admin"),
+        format!("http://second.test:{host_port}/admin"),
+        format!("http://192.168.91.1:{host_port}/admin"),
         format!("http://10.77.1.1:{router}/admin"),
         format!("http://router.test:{router}/admin"),
         "http://169.254.169.254/latest/".to_owned(),
-        format!("http://[::1]:{own}/admin"),
-        format!("http://[fd91::1]:{own}/admin"),
+        format!("http://[::1]:{host_port}/admin"),
+        format!("http://[fd91::1]:{host_port}/admin"),
         "http://[64:ff9b::7f00:1]/admin".to_owned(),
         "http://[::ffff:10.77.1.1]/admin".to_owned(),
     ];
@@ -232,10 +232,10 @@ fn a_public_server_leads_no_client_into_local_networks() {
         let twice = server.url(&format!("/to?{redirect}"));
         for url in [&redirect, &twice] {
             let began = Instant::now();
-            let here = lan.request_locally(&proxy, ProxyProtocol::Media, url);
-            assert_eq!(here.status, 403, "{url}: {}", here.text());
+            let reply = lan.request_locally(&proxy, ProxyProtocol::Media, url);
+            assert_eq!(reply.status, 403, "{url}: {}", reply.text());
             assert!(began.elapsed() < AT_ONCE, "{url}: {:?}", began.elapsed());
-            assert!(here.text().contains("refused; request that URL directly"), "{}", here.text());
+            assert!(reply.text().contains("refused; request that URL directly"), "{}", reply.text());
             assert_eq!(lan.request_from_lan(&proxy, ProxyProtocol::Media, url).status, 403, "{url}");
         }
         let list = server.url(&format!("/list.m3u8?{target}"));
@@ -252,7 +252,7 @@ fn a_public_server_leads_no_client_into_local_networks() {
             play().iter().map(|url| lan.request_from_lan(&proxy, ProxyProtocol::Media, url).status).collect();
         assert_eq!(got, [200, 200, 403], "{target}");
     }
-    assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));
+    assert_eq!((lan.host_service.connections(), lan.router.connections()), (0, 0));
 }
 
 #[test]
@@ -260,10 +260,10 @@ fn no_kind_of_address_in_a_playlist_leads_into_local_networks() {
     let Some(lan) = Lan::new() else { return };
     let (server, proxy) = (public(&lan), lan.proxy(&[]));
     let target = format!("http://10.77.1.1:{}/admin", lan.router.port);
-    for (list, asked) in [("key.m3u8", ""), ("channels.m3u", ""), ("template.mpd", "?a")] {
+    for (list, query) in [("key.m3u8", ""), ("channels.m3u", ""), ("template.mpd", "?a")] {
         let list = server.url(&format!("/{list}?{target}"));
         assert_eq!(lan.request_locally(&proxy, ProxyProtocol::Media, &list).status, 200, "{list}");
-        let got = lan.request_locally(&proxy, ProxyProtocol::Media, &format!("{target}{asked}"));
+        let got = lan.request_locally(&proxy, ProxyProtocol::Media, &format!("{target}{query}"));
         assert_eq!(got.status, 403, "{list}: {}", got.text());
     }
     assert_eq!(lan.router.connections(), 0);
@@ -293,18 +293,18 @@ fn no_invalid_playlist_that_players_accept_leads_into_local_networks() {
         assert!(got.status == 502 && got.text().contains(why), "{name}: {} {}", got.status, got.text());
     }
     // The target becomes a part of a path on the playlist's own server.
-    let own = |path: &str| format!("http://127.0.0.1:{}/{}", proxy.address.port(), server.url(path));
+    let proxied = |path: &str| format!("http://127.0.0.1:{}/{}", proxy.address.port(), server.url(path));
     for (name, path) in [("bases.mpd", "/a/b/c/d/"), ("comment.mpd", "/"), ("comment", "/")] {
         let text = lan.request_as_player(name, &proxy, &server.url(&format!("/{name}?{target}"))).text();
-        let want = own(&format!("{path}{target}"));
+        let want = proxied(&format!("{path}{target}"));
         assert!(text.contains(&want) && text.matches(&target).count() == 1, "{name}: {want}: {text}");
     }
     // A player with another name is refused as well.
     assert_eq!(lan.request_as_player("another", &proxy, &target).status, 403);
     assert_eq!(lan.router.connections(), 0);
     // A service of the host that no playlist named is allowed.
-    let own = format!("http://10.77.1.2:{}/", lan.own.port);
-    assert_eq!(lan.request_as_player("video", &proxy, &own).status, 200);
+    let local_url = format!("http://10.77.1.2:{}/", lan.host_service.port);
+    assert_eq!(lan.request_as_player("video", &proxy, &local_url).status, 200);
 }
 
 /// The addresses in a text that lead to the proxy.
@@ -312,7 +312,9 @@ fn addresses(text: &str, proxy: &Proxy) -> Vec<String> {
     let via = format!("http://127.0.0.1:{}/", proxy.address.port());
     let ends = |c: char| "\"'<> \r\n".contains(c);
     let parts = text.split(&via).skip(1);
-    parts.map(|rest| rest.split(ends).next().unwrap_or_default().replace("$RepresentationID$", "a")).collect()
+    parts
+        .map(|remaining| remaining.split(ends).next().unwrap_or_default().replace("$RepresentationID$", "a"))
+        .collect()
 }
 
 #[test]
@@ -337,9 +339,9 @@ fn an_address_from_a_playlist_is_restricted_for_every_client_at_any_time() {
         let got = lan.request_as_player("user", &proxy, &format!("{mark}{target}x"));
         assert_eq!(got.status, status, "{mark}: {}", got.text());
     }
-    let own = format!("http://127.0.0.1:{}/", lan.own.port);
+    let local_url = format!("http://127.0.0.1:{}/", lan.host_service.port);
     for (mark, status) in [("", 200), ("from-list-private/", 403), ("from-list/", 403), ("from-list-local/", 200)] {
-        assert_eq!(lan.request_as_player("user", &proxy, &format!("{mark}{own}")).status, status, "{mark}");
+        assert_eq!(lan.request_as_player("user", &proxy, &format!("{mark}{local_url}")).status, status, "{mark}");
     }
 }
 
@@ -360,8 +362,10 @@ fn odd_addresses_in_a_playlist_restrict_only_themselves() {
                 lan.request_locally(&proxy, ProxyProtocol::Media, &server.url(&format!("/{list}?{odd}"))).status,
                 200
             );
-            for user in [format!("http://10.77.1.1:{port}/mine"), format!("http://127.0.0.1:{}/mine", lan.own.port)]
-            {
+            for user in [
+                format!("http://10.77.1.1:{port}/mine"),
+                format!("http://127.0.0.1:{}/mine", lan.host_service.port),
+            ] {
                 let got = lan.request_locally(&proxy, ProxyProtocol::Media, &user);
                 assert_eq!(got.status, 200, "{list} {odd}: {user}: {}", got.text());
             }
@@ -383,17 +387,20 @@ fn a_private_server_may_redirect_to_private_servers_and_the_loopback_to_itself()
     let got =
         lan.request_locally(&proxy, ProxyProtocol::Media, &url(&format!("http://10.77.2.1:{}/", lan.router.port)));
     assert_eq!(got.status, 200, "{}", got.text());
-    let before = lan.own.connections();
-    let got =
-        lan.request_locally(&proxy, ProxyProtocol::Media, &url(&format!("http://127.0.0.1:{}/", lan.own.port)));
-    assert_eq!((got.status, lan.own.connections()), (403, before), "{}", got.text());
+    let before = lan.host_service.connections();
+    let got = lan.request_locally(
+        &proxy,
+        ProxyProtocol::Media,
+        &url(&format!("http://127.0.0.1:{}/", lan.host_service.port)),
+    );
+    assert_eq!((got.status, lan.host_service.connections()), (403, before), "{}", got.text());
     let listener =
         crate::network::Network::in_namespace(&lan.network.client(), || std::net::TcpListener::bind("127.0.0.1:0"));
     let local = Server::on(listener, |request| Response::redirect(302, request.path.split_once('?').unwrap().1));
     let got = lan.request_locally(
         &proxy,
         ProxyProtocol::Media,
-        &local.url(&format!("/?http://127.0.0.1:{}/", lan.own.port)),
+        &local.url(&format!("/?http://127.0.0.1:{}/", lan.host_service.port)),
     );
     assert_eq!((got.status, got.text().trim()), (200, "SECRET"));
 }
@@ -408,7 +415,7 @@ fn a_name_that_starts_to_resolve_to_this_host_is_refused() {
     let resource = Resource::new(300_000);
     let served = resource.clone();
     // Equal ports on both hosts: the name alone decides.
-    let port = lan.own.port;
+    let port = lan.host_service.port;
     let listener = lan.network.in_server_namespace(move || std::net::TcpListener::bind(("203.0.113.9", port)));
     let server = Server::on(listener, move |request| served.respond(request)).limit_rate(200_000);
     let proxy = lan.proxy(&[]);
@@ -426,7 +433,7 @@ fn a_name_that_starts_to_resolve_to_this_host_is_refused() {
     assert_eq!(got.code, Some(0), "{}", got.err);
     let got = lan.request_locally(&proxy, ProxyProtocol::Media, &format!("http://mixed.test:{port}/file"));
     assert_eq!(got.status, 200);
-    assert_eq!(lan.own.connections(), 0);
+    assert_eq!(lan.host_service.connections(), 0);
     assert!(!server.requests().is_empty());
 }
 
@@ -475,9 +482,9 @@ fn a_download_follows_no_redirect_into_local_networks() {
     let server = public(&lan);
     let program = lan.network.program();
     for target in [
-        format!("http://127.0.0.1:{}/x", lan.own.port),
-        format!("http://own.test:{}/x", lan.own.port),
-        format!("http://10.77.1.3:{}/x", lan.own.port),
+        format!("http://127.0.0.1:{}/x", lan.host_service.port),
+        format!("http://own.test:{}/x", lan.host_service.port),
+        format!("http://10.77.1.3:{}/x", lan.host_service.port),
         format!("http://router.test:{}/x", lan.router.port),
         "http://169.254.169.254/latest/meta-data/".to_owned(),
     ] {
@@ -486,7 +493,7 @@ fn a_download_follows_no_redirect_into_local_networks() {
         assert!(message.contains("refused; request that URL directly if you mean it"), "{message}");
         assert!(began.elapsed() < Duration::from_secs(10), "{target}: {:?}", began.elapsed());
     }
-    assert_eq!((lan.own.connections(), lan.router.connections()), (0, 0));
+    assert_eq!((lan.host_service.connections(), lan.router.connections()), (0, 0));
     // A URL from the user may be private.
     let got = program.get(&format!("http://router.test:{}/x", lan.router.port));
     assert_eq!(got.code, Some(0), "{}", got.err);

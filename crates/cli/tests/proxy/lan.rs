@@ -25,7 +25,7 @@ use crate::proxy::{Proxy, Reply};
 pub(crate) struct Lan {
     pub(crate) network: Network,
     name: String,
-    pub(crate) own: Service,
+    pub(crate) host_service: Service,
     pub(crate) router: Service,
     pub(crate) neighbour: Service,
 }
@@ -90,7 +90,7 @@ impl Lan {
              link set lan0 up\n"
         ));
         let lan = Self {
-            own: Service::start(&network.client()),
+            host_service: Service::start(&network.client()),
             router: Service::start(&network.server()),
             neighbour: Service::start(&name),
             network,
@@ -104,11 +104,8 @@ impl Lan {
     }
 
     /// Runs `ip` on the LAN host.
-    pub(crate) fn ip(&self, words: &[&str]) {
-        assert!(
-            Command::new("ip").args(["-n", &self.name]).args(words).status().unwrap().success(),
-            "ip {words:?}"
-        );
+    pub(crate) fn ip(&self, args: &[&str]) {
+        assert!(Command::new("ip").args(["-n", &self.name]).args(args).status().unwrap().success(), "ip {args:?}");
     }
 
     /// The LAN host's namespace.
@@ -117,15 +114,15 @@ impl Lan {
     }
 
     /// Starts a proxy with `--allow-lan` on all addresses of this host.
-    pub(crate) fn proxy(&self, words: &[&str]) -> Proxy {
-        Proxy::listening_at(self.network.client_prefix(), "0.0.0.0:0", &[&["--allow-lan"], words].concat())
+    pub(crate) fn proxy(&self, args: &[&str]) -> Proxy {
+        Proxy::listening_at(self.network.client_prefix(), "0.0.0.0:0", &[&["--allow-lan"], args].concat())
     }
 
     /// The response that the LAN host gets through the proxy.
     pub(crate) fn request_from_lan(&self, proxy: &Proxy, form: ProxyProtocol, url: &str) -> Reply {
         let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
-        let words = ["ip", "netns", "exec", self.name()].map(str::to_owned).to_vec();
-        curl_through(words, at, form, url, &[])
+        let args = ["ip", "netns", "exec", self.name()].map(str::to_owned).to_vec();
+        curl_through(args, at, form, url, &[])
     }
 
     /// The response that a program of this host gets through the proxy.
@@ -168,10 +165,16 @@ impl Drop for Lan {
 
 /// Runs curl with the command prefix `before` through a proxy at this address. For a refused CONNECT the status is that of the
 /// proxy's response, for a refused SOCKS request it is the reply code.
-fn curl_through(before: Vec<String>, proxy: SocketAddr, form: ProxyProtocol, url: &str, more: &[&str]) -> Reply {
+fn curl_through(
+    before: Vec<String>,
+    proxy: SocketAddr,
+    form: ProxyProtocol,
+    url: &str,
+    extra_args: &[&str],
+) -> Reply {
     let (http, socks) = (format!("http://{proxy}"), proxy.to_string());
     let media = format!("{http}/{url}");
-    let form_words: &[&str] = match form {
+    let proxy_args: &[&str] = match form {
         ProxyProtocol::Media => &[&media],
         ProxyProtocol::Absolute => &["-x", &http, url],
         ProxyProtocol::Connect => &["-p", "-x", &http, url],
@@ -179,7 +182,7 @@ fn curl_through(before: Vec<String>, proxy: SocketAddr, form: ProxyProtocol, url
     };
     let mut all = before;
     all.extend(["curl", "-sS", "-g", "-i", "--noproxy", "", "--max-time", "30"].map(str::to_owned));
-    all.extend(form_words.iter().chain(more).map(|word| (*word).to_owned()));
+    all.extend(proxy_args.iter().chain(extra_args).map(|arg| (*arg).to_owned()));
     let output = Command::new(&all[0]).args(&all[1..]).env_remove("http_proxy").output().unwrap();
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     // The server's own response follows `200 Connection established`.
@@ -209,9 +212,9 @@ fn dns_response(
     let mut addresses = Vec::new();
     if let Some(answers) = answers {
         let mut given = given.lock().unwrap();
-        let turn = given.entry(format!("{name} {kind}")).or_default();
-        addresses = answers[(*turn).min(answers.len() - 1)].clone();
-        *turn += 1;
+        let next_answer = given.entry(format!("{name} {kind}")).or_default();
+        addresses = answers[(*next_answer).min(answers.len() - 1)].clone();
+        *next_answer += 1;
     }
     let records: Vec<Vec<u8>> = addresses
         .iter()

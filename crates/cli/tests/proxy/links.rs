@@ -20,7 +20,7 @@ fn media_comes_over_both_links_and_survives_the_failure_of_one() {
         playing.join().unwrap()
     });
     assert!(out.stdout == *resource.data, "{}", String::from_utf8_lossy(&out.stderr));
-    let over = |wifi| server.requests().iter().any(|asked| asked.over_wifi() == wifi);
+    let over = |wifi| server.requests().iter().any(|request| request.over_wifi() == wifi);
     assert!(over(true) && over(false));
     let links = proxy.status()["links"].as_array().unwrap().len();
     assert_eq!(links, 2);
@@ -36,9 +36,9 @@ fn a_connection_takes_a_working_link_and_a_host_keeps_its_link() {
     let proxy = Proxy::with_prefix(network.client_prefix(), &[]);
     let url = format!("http://file.test:{}/file", server.address.port());
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
-    let through = |words: &[&str]| -> Reply {
-        let got = proxy.request(&url, words);
-        assert!(got.body == *resource.data, "{words:?}: {}", got.text());
+    let through = |args: &[&str]| -> Reply {
+        let got = proxy.request(&url, args);
+        assert!(got.body == *resource.data, "{args:?}: {}", got.text());
         got
     };
     for _ in 0..5 {
@@ -121,12 +121,12 @@ fn many_connections_of_a_program_to_a_host_use_both_links() {
                         let (from, to) = (n * 40_000, (n + 1) * 40_000);
                         let range = format!("{from}-{}", to - 1);
                         let (proxy, url, address) = (&proxy, &url, &address);
-                        let asking = scope.spawn(move || proxy.curl(&[form, address, "-r", &range, url]));
-                        (from..to, asking)
+                        let transfer = scope.spawn(move || proxy.curl(&[form, address, "-r", &range, url]));
+                        (from..to, transfer)
                     })
                     .collect();
-                for (part, asking) in parts {
-                    assert!(asking.join().unwrap().stdout == resource.data[part], "{spread} {form}");
+                for (part, transfer) in parts {
+                    assert!(transfer.join().unwrap().stdout == resource.data[part], "{spread} {form}");
                 }
             });
             let requests = server.requests();

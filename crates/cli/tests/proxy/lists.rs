@@ -31,10 +31,10 @@ fn is_requested(server: &Server, path: &str) -> bool {
     server.requests().iter().any(|request| request.path == path)
 }
 
-fn wait(what: &str, until: impl Fn() -> bool) {
+fn wait(description: &str, until: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
     while !until() {
-        assert!(Instant::now() < end, "never {what}");
+        assert!(Instant::now() < end, "never {description}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -55,8 +55,8 @@ fn addresses_of_a_playlist_lead_to_the_proxy_and_the_rest_is_unchanged() {
     let (via, url) = (format!("http://{}/", proxy.address), server.url(""));
     // The first time it is recognized by its type; the second time its URL is known.
     for _ in 0..2 {
-        for words in [&[][..], &["-r", "0-"]] {
-            let got = proxy.get(&server.url("/live"), words);
+        for args in [&[][..], &["-r", "0-"]] {
+            let got = proxy.get(&server.url("/live"), args);
             assert_eq!((got.status, got.field("content-type")), (200, Some("application/x-mpegURL")));
             assert_eq!(
                 got.text(),
@@ -107,7 +107,7 @@ fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
     };
     let server = Server::start(move |request| {
         let name = request.path.trim_start_matches('/').trim_end_matches(".m3u8");
-        match BODIES.iter().find(|(of, ..)| *of == name) {
+        match BODIES.iter().find(|(body_name, ..)| *body_name == name) {
             Some((_, body, _)) => raw(body.to_vec()),
             None if name == "utf16" => {
                 let units = std::iter::once(0xfeff).chain("#EXTM3U\n#EXTINF:2,é\n/1.ts\n".encode_utf16());
@@ -162,8 +162,8 @@ fn the_next_segments_are_prefetched_and_requested_once() {
     assert!(!is_requested(&server, "/s5.ts"), "at most three segments are prefetched");
     for number in 2..=9 {
         let before = server.requests().len();
-        let words = [&["-r", "0-"][..], &[]][number % 2];
-        let got = proxy.get(&server.url(&format!("/s{number}.ts")), words);
+        let args = [&["-r", "0-"][..], &[]][number % 2];
+        let got = proxy.get(&server.url(&format!("/s{number}.ts")), args);
         assert!(got.body == *segment(number).data, "{number}");
         assert_eq!(got.status, [206, 200][number % 2]);
         let path = format!("/s{number}.ts");
@@ -218,8 +218,9 @@ fn a_segment_requested_during_the_previous_one_gets_its_head_at_once_and_its_byt
     assert!(first.read(1000) == segment(1).data[..1000]);
     // Its response head has arrived, for which the proxy requested a single byte.
     let mut second = Player::start(&proxy, &server.url("/s2.ts"), 0);
-    let of = |path: &str| server.requests().into_iter().filter(|asked| asked.path == path).collect::<Vec<_>>();
-    assert_eq!(of("/s2.ts").iter().map(|request| request.range.clone()).collect::<Vec<_>>(), [Some(0..1)]);
+    let requests_of =
+        |path: &str| server.requests().into_iter().filter(|request| request.path == path).collect::<Vec<_>>();
+    assert_eq!(requests_of("/s2.ts").iter().map(|request| request.range.clone()).collect::<Vec<_>>(), [Some(0..1)]);
     assert!(first.read(SEGMENT - 1000) == segment(1).data[1000..]);
     assert!(second.read(SEGMENT) == *segment(2).data);
 }

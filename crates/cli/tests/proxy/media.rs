@@ -14,11 +14,11 @@ fn a_file_is_delivered_unchanged_whole_and_in_ranges() {
     let Some(nginx) = Nginx::start("", &resource, None) else { return };
     let proxy = Proxy::start(&[]);
     let url = format!("http://{}/file", nginx.address);
-    let whole = proxy.get(&url, &[]);
-    assert_eq!((whole.status, whole.field("content-length")), (200, Some("8000000")));
-    assert_eq!(whole.field("accept-ranges"), Some("bytes"));
-    assert!(whole.body == *resource.data);
-    let etag = whole.field("etag").unwrap();
+    let full_reply = proxy.get(&url, &[]);
+    assert_eq!((full_reply.status, full_reply.field("content-length")), (200, Some("8000000")));
+    assert_eq!(full_reply.field("accept-ranges"), Some("bytes"));
+    assert!(full_reply.body == *resource.data);
+    let etag = full_reply.field("etag").unwrap();
     for (range, from, to) in [
         ("0-", 0, SIZE),
         ("0-0", 0, 1),
@@ -98,7 +98,7 @@ fn errors_are_explained_in_one_line() {
     });
     let proxy = Proxy::start(&[]);
     let refused = "http://127.0.0.1:9/file";
-    for (url, words, status, says) in [
+    for (url, args, status, expected) in [
         (server.url("/none"), &[][..], 404, "the server responded with status 404"),
         (server.url("/none"), &["-r", "5-"], 404, "the server responded with status 404"),
         (server.url("/forbidden"), &[], 403, "the server responded with status 403"),
@@ -109,10 +109,10 @@ fn errors_are_explained_in_one_line() {
         (server.url("/page"), &["-d", "x"], 405, "only GET and HEAD"),
         (proxy.media_url(&server.url("/page")), &[], 508, "the proxy itself"),
     ] {
-        let got = proxy.get(&url, words);
+        let got = proxy.get(&url, args);
         let text = got.text();
         assert_eq!((got.status, text.lines().count()), (status, 1), "{url}: {text}");
-        assert!(text.contains(says), "{url}: {text}");
+        assert!(text.contains(expected), "{url}: {text}");
     }
     // A connection with an unread response is not reused.
     assert_eq!(proxy.get(&server.url("/none"), &["-I"]).status, 404);
@@ -127,10 +127,10 @@ fn a_server_without_ranges_or_validators_is_played() {
     let Some(nginx) = Nginx::start("max_ranges 0;", &resource, None) else { return };
     let proxy = Proxy::start(&[]);
     let url = format!("http://{}/file", nginx.address);
-    for words in [&[][..], &["-r", "0-"], &["-r", "5000-"]] {
-        let got = proxy.get(&url, words);
-        assert_eq!((got.status, got.field("accept-ranges")), (200, Some("none")), "{words:?}");
-        assert!(got.body == *resource.data, "{words:?}");
+    for args in [&[][..], &["-r", "0-"], &["-r", "5000-"]] {
+        let got = proxy.get(&url, args);
+        assert_eq!((got.status, got.field("accept-ranges")), (200, Some("none")), "{args:?}");
+        assert!(got.body == *resource.data, "{args:?}");
     }
     let reason = proxy.status()["sessions"][0]["reason"].as_str().unwrap().to_owned();
     assert!(reason.contains("no provable ranges"), "{reason}");
@@ -209,8 +209,8 @@ fn a_changed_file_ends_the_response_and_the_next_request_gets_the_new_file() {
     let mut player = Player::start(&proxy, &url, 0);
     let first = player.read(1_000_000);
     nginx.replace(&new);
-    let rest = player.rest(SIZE);
-    let all = [first, rest].concat();
+    let remaining = player.read_remaining(SIZE);
+    let all = [first, remaining].concat();
     // A running response continues with the old file; no byte of the new one follows.
     assert!(old.data.starts_with(&all), "two files are mixed");
     let again = proxy.get(&url, &["-r", "5-1000004"]);
@@ -308,8 +308,8 @@ fn an_empty_file_is_delivered_although_the_server_refuses_ranges_of_it() {
         None => Response::status(200),
     });
     let proxy = Proxy::start(&[]);
-    for words in [&[][..], &["-I"], &["-r", "0-"], &["-r", "5-9"]] {
-        let got = proxy.get(&server.url("/empty"), words);
-        assert_eq!((got.status, got.field("content-length")), (200, Some("0")), "{words:?}: {}", got.text());
+    for args in [&[][..], &["-I"], &["-r", "0-"], &["-r", "5-9"]] {
+        let got = proxy.get(&server.url("/empty"), args);
+        assert_eq!((got.status, got.field("content-length")), (200, Some("0")), "{args:?}: {}", got.text());
     }
 }

@@ -34,9 +34,9 @@ fn the_page_runs_only_its_own_script_and_cannot_be_framed() {
     // The page is refused without the token, for pages of other sites, and on the media port.
     let (root, token) = proxy.status_url.trim_end_matches('/').rsplit_once('/').unwrap();
     assert_eq!(proxy.request(&format!("{root}/play"), &[]).status, 404);
-    let own = format!("{}page.js", proxy.status_url);
-    assert_eq!(proxy.request(&own, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
-    assert_eq!(proxy.request(&own, &["-H", "Sec-Fetch-Site: same-site"]).status, 403);
+    let script_url = format!("{}page.js", proxy.status_url);
+    assert_eq!(proxy.request(&script_url, &["-H", "Sec-Fetch-Site: cross-site"]).status, 403);
+    assert_eq!(proxy.request(&script_url, &["-H", "Sec-Fetch-Site: same-site"]).status, 403);
     assert_eq!(proxy.request(&format!("http://{}/{token}/play", proxy.address), &[]).status, 400);
 }
 
@@ -49,12 +49,12 @@ fn a_state_reported_by_the_page_is_in_the_status_and_one_from_another_site_is_re
     let (root, _) = proxy.status_url.trim_end_matches('/').rsplit_once('/').unwrap();
     let address = format!("{}state", proxy.status_url);
     let state = STATE.replace("URL", &url);
-    let own = format!("Origin: {root}");
+    let same_origin = format!("Origin: {root}");
     let json = "Content-Type: application/json";
     let long = format!("{{\"url\":\"{}\"}}", "x".repeat(20_000));
-    for (words, status) in [
+    for (args, status) in [
         (&["-H", json, "-d", &state][..], 200),
-        (&["-H", json, "-H", &own, "-d", &state], 200),
+        (&["-H", json, "-H", &same_origin, "-d", &state], 200),
         (&["-H", json, "-H", "Origin: http://evil.example", "-d", &state], 403),
         (&["-H", json, "-H", "Origin: null", "-d", &state], 403),
         (&["-H", json, "-H", "Sec-Fetch-Site: same-site", "-d", &state], 403),
@@ -64,8 +64,8 @@ fn a_state_reported_by_the_page_is_in_the_status_and_one_from_another_site_is_re
         (&["-H", json, "-d", "{}"], 400),
         (&["-H", json, "-d", &long], 413),
     ] {
-        let got = proxy.request(&address, words);
-        assert_eq!(got.status, status, "{words:?}: {}", got.text());
+        let got = proxy.request(&address, args);
+        assert_eq!(got.status, status, "{args:?}: {}", got.text());
     }
     assert_eq!(proxy.request(&address, &[]).status, 404, "the state can only be posted");
     let now = proxy.status();

@@ -48,10 +48,10 @@ fn films() -> &'static Path {
     FILMS
         .get_or_init(|| {
             let dir = tempfile::tempdir().unwrap();
-            let ffmpeg = |words: &str| {
-                let words = words.replace("DIR", &dir.path().display().to_string());
-                let done = Command::new("ffmpeg").args(["-v", "error", "-y"]).args(words.split_whitespace()).status();
-                assert!(done.unwrap().success(), "ffmpeg {words}");
+            let ffmpeg = |args: &str| {
+                let args = args.replace("DIR", &dir.path().display().to_string());
+                let done = Command::new("ffmpeg").args(["-v", "error", "-y"]).args(args.split_whitespace()).status();
+                assert!(done.unwrap().success(), "ffmpeg {args}");
             };
             // Noise cannot be compressed, so the bit rate is constant.
             ffmpeg(&format!(
@@ -104,8 +104,8 @@ impl Cinema {
         fs::write(&conf, text).unwrap();
         let nginx = network.in_server_namespace(move || {
             for peer in ["peer1", "peer2"] {
-                let words = format!("qdisc add dev {peer} root tbf rate {LINK} burst 16kb latency 100ms");
-                assert!(Command::new("tc").args(words.split_whitespace()).status()?.success(), "tc {words}");
+                let args = format!("qdisc add dev {peer} root tbf rate {LINK} burst 16kb latency 100ms");
+                assert!(Command::new("tc").args(args.split_whitespace()).status()?.success(), "tc {args}");
             }
             Command::new("nginx").arg("-p").arg(&prefix).arg("-c").arg(&conf).stderr(Stdio::null()).spawn()
         });
@@ -117,9 +117,9 @@ impl Cinema {
     }
 
     /// Starts a program in the client's namespace.
-    fn start(&self, words: &[&str], home: &Path) -> Running {
+    fn start(&self, args: &[&str], home: &Path) -> Running {
         let mut all = self.network.client_prefix();
-        all.extend(words.iter().map(|word| (*word).to_owned()));
+        all.extend(args.iter().map(|arg| (*arg).to_owned()));
         let log_file = fs::File::create(home.join("said")).unwrap();
         let child = Command::new(&all[0])
             .args(&all[1..])
@@ -143,8 +143,8 @@ impl Cinema {
         );
         let ipc = format!("--input-ipc-server={}", socket.display());
         let address = proxy.media_url(&self.url(path));
-        let words = ["mpv", "--no-config", "--vo=null", "--ao=null", "--keep-open=yes", &ipc, &address];
-        let player = self.start(&words, home.path());
+        let args = ["mpv", "--no-config", "--vo=null", "--ao=null", "--keep-open=yes", &ipc, &address];
+        let player = self.start(&args, home.path());
         let report = watch(&proxy, &self.url(path), "mpv", home.path());
         drop(player);
         (report, proxy)
@@ -235,7 +235,7 @@ fn plays_in_a_browser(path: &str) {
     let (page, profile): (String, PathBuf) =
         (format!("{}play#{url}", proxy.status_url), home.path().join("profile"));
     let profile = format!("--user-data-dir={}", profile.display());
-    let words = [
+    let args = [
         "chromium",
         "--headless=new",
         "--no-sandbox",
@@ -247,7 +247,7 @@ fn plays_in_a_browser(path: &str) {
         &profile,
         &page,
     ];
-    let browser = cinema.start(&words, home.path());
+    let browser = cinema.start(&args, home.path());
     let report = watch(&proxy, &url, "page", home.path());
     drop(browser);
     assert_no_stalls(&report, &proxy, &calm);
@@ -263,12 +263,12 @@ fn with_named_templates(manifest: &str) -> String {
     let mut sets = manifest.split("<AdaptationSet");
     let mut out = sets.next().unwrap().to_owned();
     for (n, set) in sets.enumerate() {
-        let (tag, rest) = set.split_once('>').unwrap();
-        let from = rest.find("<SegmentTemplate").unwrap();
-        let to = rest.find("</SegmentTemplate>").unwrap() + "</SegmentTemplate>".len();
-        let template = rest[from..to].replace("init-stream$RepresentationID$", "$RepresentationID$-init");
+        let (tag, remaining) = set.split_once('>').unwrap();
+        let from = remaining.find("<SegmentTemplate").unwrap();
+        let to = remaining.find("</SegmentTemplate>").unwrap() + "</SegmentTemplate>".len();
+        let template = remaining[from..to].replace("init-stream$RepresentationID$", "$RepresentationID$-init");
         let template = template.replace("chunk-stream$RepresentationID$", "$RepresentationID$");
-        let others = format!("{}{}", &rest[..from], &rest[to..]);
+        let others = format!("{}{}", &remaining[..from], &remaining[to..]);
         let others =
             others.replace(&format!("<Representation id=\"{n}\""), &format!("<Representation id=\"/v/{n}\""));
         out.push_str(&format!("<AdaptationSet{tag}>{template}{others}"));
@@ -322,8 +322,8 @@ fn ffmpeg_plays_unusual_playlists_to_their_end() {
     let proxy = Proxy::start(&[]);
     for (path, _) in bodies.iter().filter(|(path, _)| *path != "/imports.m3u8") {
         let url = proxy.media_url(&server.url(path));
-        let words = "-v error -count_packets -select_streams v:0 -show_entries stream=nb_read_packets -of csv=p=0";
-        let output = Command::new("ffprobe").args(words.split(' ')).arg(&url).output().unwrap();
+        let args = "-v error -count_packets -select_streams v:0 -show_entries stream=nb_read_packets -of csv=p=0";
+        let output = Command::new("ffprobe").args(args.split(' ')).arg(&url).output().unwrap();
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         let packets: u64 = out.lines().find_map(|line| line.trim_end_matches(',').parse().ok()).unwrap_or_default();
         assert!(packets >= SECONDS * 24 - 2, "{path}: {packets} packets: {err}");

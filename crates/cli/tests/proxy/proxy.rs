@@ -36,20 +36,20 @@ impl Reply {
 }
 
 impl Proxy {
-    pub(crate) fn start(words: &[&str]) -> Self {
-        Self::with_prefix(Vec::new(), words)
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self::with_prefix(Vec::new(), args)
     }
 
     /// Starts the proxy, and later its clients, with a command prefix.
-    pub(crate) fn with_prefix(before: Vec<String>, words: &[&str]) -> Self {
-        Self::listening_at(before, "127.0.0.1:0", words)
+    pub(crate) fn with_prefix(before: Vec<String>, args: &[&str]) -> Self {
+        Self::listening_at(before, "127.0.0.1:0", args)
     }
 
     /// The same with this listening address.
-    pub(crate) fn listening_at(before: Vec<String>, listen: &str, words: &[&str]) -> Self {
+    pub(crate) fn listening_at(before: Vec<String>, listen: &str, args: &[&str]) -> Self {
         let mut all = before.clone();
-        let own = [env!("CARGO_BIN_EXE_marline"), "proxy", "--listen", listen, "--json", "--quiet"];
-        all.extend(own.iter().chain(words).map(|word| (*word).to_owned()));
+        let fixed_args = [env!("CARGO_BIN_EXE_marline"), "proxy", "--listen", listen, "--json", "--quiet"];
+        all.extend(fixed_args.iter().chain(args).map(|arg| (*arg).to_owned()));
         let mut child = Command::new(&all[0])
             .args(&all[1..])
             .env_clear()
@@ -76,21 +76,21 @@ impl Proxy {
     }
 
     /// Runs curl with these arguments in the proxy's namespace.
-    pub(crate) fn curl(&self, words: &[&str]) -> Output {
+    pub(crate) fn curl(&self, args: &[&str]) -> Output {
         let mut all = self.prefix.clone();
-        all.extend(["curl", "-sS", "--max-time", "60"].iter().chain(words).map(|word| (*word).to_owned()));
+        all.extend(["curl", "-sS", "--max-time", "60"].iter().chain(args).map(|arg| (*arg).to_owned()));
         Command::new(&all[0]).args(&all[1..]).env_remove("http_proxy").output().unwrap()
     }
 
     /// The response of the media port for a URL.
-    pub(crate) fn get(&self, url: &str, words: &[&str]) -> Reply {
-        self.request(&self.media_url(url), words)
+    pub(crate) fn get(&self, url: &str, args: &[&str]) -> Reply {
+        self.request(&self.media_url(url), args)
     }
 
     /// The response at an address, with further options of curl.
-    pub(crate) fn request(&self, address: &str, words: &[&str]) -> Reply {
+    pub(crate) fn request(&self, address: &str, args: &[&str]) -> Reply {
         let mut all = vec!["-i", "--suppress-connect-headers", address];
-        all.extend(words);
+        all.extend(args);
         let output = self.curl(&all);
         let head = output.stdout.windows(4).position(|end| end == b"\r\n\r\n");
         let Some(end) = head else { panic!("{address}: {}", String::from_utf8_lossy(&output.stderr)) };
@@ -111,7 +111,7 @@ impl Proxy {
     /// Waits until the status satisfies a condition; `what` is for the error message.
     pub(crate) fn wait_for_status(
         &self,
-        what: &str,
+        description: &str,
         condition: impl Fn(&serde_json::Value) -> bool,
     ) -> serde_json::Value {
         let end = Instant::now() + Duration::from_secs(20);
@@ -120,7 +120,7 @@ impl Proxy {
             if condition(&now) {
                 return now;
             }
-            assert!(Instant::now() < end, "never {what}: {now:#}");
+            assert!(Instant::now() < end, "never {description}: {now:#}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -181,7 +181,7 @@ impl Player {
     }
 
     /// Reads at most `most` bytes until the connection ends or breaks.
-    pub(crate) fn rest(&mut self, most: usize) -> Vec<u8> {
+    pub(crate) fn read_remaining(&mut self, most: usize) -> Vec<u8> {
         let mut bytes = Vec::new();
         let _ = self.stream.by_ref().take(most as u64).read_to_end(&mut bytes);
         bytes

@@ -43,9 +43,9 @@ fn playlists_are_rewritten_whatever_their_type_and_name() {
     let url = |path: &str| server.url(path);
     let via = |path: &str| format!("http://{}/{}", proxy.address, url(path));
     for kind in ["", "text/plain", "application/octet-stream", "text/html; charset=utf-8", "binary/octet-stream"] {
-        for (path, words) in [("/live/list", &[][..]), ("/live/get.php", &["-r", "0-"]), ("/live/mark", &[])] {
+        for (path, args) in [("/live/list", &[][..]), ("/live/get.php", &["-r", "0-"]), ("/live/mark", &[])] {
             let before = server.requests().len();
-            let got = proxy.get(&url(&format!("{path}?{kind}")).replace(' ', "%20"), words);
+            let got = proxy.get(&url(&format!("{path}?{kind}")).replace(' ', "%20"), args);
             let text = got.text();
             assert_eq!(got.status, 200, "{path} {kind}: {text}");
             assert!(text.contains(&format!("\n{}\n", via("/abs/s0.ts"))), "{path} {kind}: {text}");
@@ -137,7 +137,7 @@ fn a_response_held_back_on_purpose_is_requested_once() {
     for path in ["/block.m3u8?_HLS_msn=8&_HLS_part=1", "/p8.mp4"] {
         let got = proxy.get(&server.url(path), &[]);
         assert_eq!(got.status, 200, "{}", got.text());
-        let request_count = server.requests().into_iter().filter(|asked| asked.path == path).count();
+        let request_count = server.requests().into_iter().filter(|request| request.path == path).count();
         assert_eq!(request_count, 1, "{path} was requested over both links");
     }
     // Each reload has another URL, and all belong to one playlist.

@@ -83,15 +83,15 @@ impl<'a> Viewer<'a> {
 
     /// Requests the next segment when the buffer has space for it.
     fn step(&mut self) {
-        let has = SEGMENT_DURATION * self.next as u32;
+        let buffered = SEGMENT_DURATION * self.next as u32;
         if let Some(began) = self.began {
-            let room = began + self.waited + has.saturating_sub(BUFFER);
-            std::thread::sleep(room.saturating_duration_since(Instant::now()));
+            let refill_at = began + self.waited + buffered.saturating_sub(BUFFER);
+            std::thread::sleep(refill_at.saturating_duration_since(Instant::now()));
         }
         let got = self.proxy.get(&format!("{}/{}.ts", self.channel.url, self.next), &[]);
         assert!(got.status == 200 && got.body == segment(self.next), "{}: {}", self.next, got.status);
         if let Some(began) = self.began {
-            self.waited += Instant::now().saturating_duration_since(began + self.waited + has);
+            self.waited += Instant::now().saturating_duration_since(began + self.waited + buffered);
         }
         self.began.get_or_insert_with(Instant::now);
         self.next += 1;
@@ -123,17 +123,17 @@ fn costly_link_is_unused_while_one_suffices(list: &str) {
     let before = proxy.status();
     (0..6).for_each(|_| viewer.step());
     let after = proxy.status();
-    let (costly, cheap) = (
+    let (costly, other_bytes) = (
         bytes_over(&after, "lte0") - bytes_over(&before, "lte0"),
         bytes_over(&after, "wifi0") - bytes_over(&before, "wifi0"),
     );
-    eprintln!("after the start: {costly} bytes over the costly link, {cheap} over the other one");
+    eprintln!("after the start: {costly} bytes over the costly link, {other_bytes} over the other one");
     channel.network.cut("wifi0");
     (0..8).for_each(|_| viewer.step());
     let end = proxy.status();
     assert!(bytes_over(&end, "lte0") > bytes_over(&after, "lte0"), "{end:#}");
     if calm.was_low() {
-        assert!(costly * 20 < cheap, "{costly} of {cheap}: {after:#}");
+        assert!(costly * 20 < other_bytes, "{costly} of {other_bytes}: {after:#}");
         assert_eq!(viewer.waited, Duration::ZERO, "{end:#}");
         assert_eq!(end["prefetches"][0]["stalls"], 0, "{end:#}");
     }

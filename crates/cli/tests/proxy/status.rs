@@ -39,11 +39,11 @@ fn the_status_is_refused_without_the_token_and_to_foreign_pages() {
     let host = root.trim_start_matches("http://");
     let port = host.rsplit_once(':').unwrap().1;
     let wrong = format!("{root}/{}/status", token.replace(|c: char| c.is_ascii_digit(), "0").replace('a', "b"));
-    let own = format!("Origin: {root}");
+    let same_origin = format!("Origin: {root}");
     let rebound = format!("Host: evil.example:{port}");
-    for (address, words, status) in [
+    for (address, args, status) in [
         (good.as_str(), &[][..], 200),
-        (&good, &["-H", own.as_str()], 200),
+        (&good, &["-H", same_origin.as_str()], 200),
         (&good, &["-H", "Origin: http://evil.example"], 403),
         (&good, &["-H", "Origin: null"], 403),
         (&good, &["-H", "Sec-Fetch-Site: cross-site"], 403),
@@ -54,8 +54,8 @@ fn the_status_is_refused_without_the_token_and_to_foreign_pages() {
         (&format!("{root}/status"), &[], 404),
         (&format!("{root}/"), &[], 404),
     ] {
-        let got = proxy.request(address, words);
-        assert_eq!(got.status, status, "{address} {words:?}: {}", got.text());
+        let got = proxy.request(address, args);
+        assert_eq!(got.status, status, "{address} {args:?}: {}", got.text());
         assert!(got.field("access-control-allow-origin").is_none());
     }
     // The media port does not serve the status, with or without the token.
@@ -110,8 +110,8 @@ fn the_media_port_refuses_foreign_pages_and_rebound_names() {
     }
     for (origin, status) in [("http://evil.example", 403), ("null", 403), ("http://127.0.0.1:1", 200)] {
         let origin = format!("Origin: {origin}");
-        let words = ["-H", "Sec-Fetch-Site: same-site", "-H", &origin];
-        assert_eq!(proxy.get(&url, &words).status, status, "{origin}");
+        let args = ["-H", "Sec-Fetch-Site: same-site", "-H", &origin];
+        assert_eq!(proxy.get(&url, &args).status, status, "{origin}");
     }
     assert_eq!(server.requests().len(), 5, "a refused request reached the server");
 }

@@ -18,13 +18,13 @@ fn a_file_passes_unchanged_through_each_proxy_protocol() {
     let proxy = Proxy::start(&[]);
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
     let url = format!("http://localhost:{}/file", nginx.address.port());
-    for words in
+    for args in
         [&["-x", &address][..], &["-p", "-x", &address], &["--socks5", &socks], &["--socks5-hostname", &socks]]
     {
         let mut all = vec!["--noproxy", "", url.as_str()];
-        all.extend(words);
+        all.extend(args);
         let output = proxy.curl(&all);
-        assert!(output.stdout == *resource.data, "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.stdout == *resource.data, "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
 
@@ -50,10 +50,10 @@ fn tls_passes_through_untouched() {
     let authority = nginx.authority();
     let url = format!("https://localhost:{}/file", nginx.address.port());
     let (address, socks) = (format!("http://{}", proxy.address), proxy.address.to_string());
-    for words in [["-x", &address], ["--socks5-hostname", &socks]] {
+    for args in [["-x", &address], ["--socks5-hostname", &socks]] {
         let mut all = vec!["--noproxy", "", "--cacert", authority.to_str().unwrap(), url.as_str()];
-        all.extend(words);
-        assert!(proxy.curl(&all).stdout == *resource.data, "{words:?}");
+        all.extend(args);
+        assert!(proxy.curl(&all).stdout == *resource.data, "{args:?}");
     }
 }
 
@@ -69,8 +69,8 @@ fn a_forwarded_request_arrives_without_proxy_fields() {
     });
     let proxy = Proxy::start(&[]);
     let address = format!("http://me:secret@{}", proxy.address);
-    let words = ["-x", &address, "--noproxy", "", "-H", "X-Mine: yes"];
-    let got = proxy.request(&server.url("/x?y=z"), &words);
+    let args = ["-x", &address, "--noproxy", "", "-H", "X-Mine: yes"];
+    let got = proxy.request(&server.url("/x?y=z"), &args);
     assert_eq!((got.status, got.text()), (201, format!("{} none none yes none", server.address)));
     assert_eq!(server.requests()[0].path, "/x?y=z");
 }
@@ -185,7 +185,7 @@ fn upgrading() -> SocketAddr {
 #[test]
 fn a_websocket_passes_through_the_plain_proxy() {
     let (server, proxy) = (upgrading(), Proxy::start(&[]));
-    let ask = |path: &str| {
+    let open_client = |path: &str| {
         let mut client = TcpStream::connect(proxy.address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         write!(
@@ -205,7 +205,7 @@ fn a_websocket_passes_through_the_plain_proxy() {
         }
         text.to_ascii_lowercase()
     };
-    let mut client = ask("/chat");
+    let mut client = open_client("/chat");
     let head = read_until(&mut client, "\r\n\r\n");
     assert!(head.starts_with("http/1.1 101") && head.contains("\r\nupgrade: websocket\r\n"), "{head}");
     assert!(head.contains("\r\nconnection: upgrade\r\n") && head.contains("sec-websocket-accept: x"), "{head}");
@@ -221,7 +221,7 @@ fn a_websocket_passes_through_the_plain_proxy() {
     drop(client);
     proxy.wait_for_status("no tunnel", |now| now["open_tunnels"] == 0);
     // A server that does not upgrade sends a normal response.
-    let mut client = ask("/other");
+    let mut client = open_client("/other");
     assert!(read_until(&mut client, "plain").starts_with("http/1.1 200"));
 }
 
@@ -237,27 +237,27 @@ fn the_status_counts_forwarded_and_tunnelled_bytes() {
     let links = |now: &serde_json::Value, field: &str| -> u64 {
         now["links"].as_array().unwrap().iter().filter_map(|link| link[field].as_u64()).sum()
     };
-    for (n, (kind, words)) in
+    for (index, (kind, args)) in
         [("http", &["-x", &address][..]), ("connect", &["-p", "-x", &address]), ("socks5", &["--socks5", &socks])]
             .into_iter()
             .enumerate()
     {
-        let words = [words, &[url.as_str()]].concat();
+        let args = [args, &[url.as_str()]].concat();
         let output = std::thread::scope(|scope| {
-            let asking = scope.spawn(|| proxy.curl(&words));
+            let transfer = scope.spawn(|| proxy.curl(&args));
             let now = proxy.wait_for_status(kind, |now| {
                 let bytes = now["tunnels"][0]["bytes"].as_u64();
                 now["tunnels"][0]["kind"] == kind && bytes > Some(100_000)
             });
             assert_eq!((links(&now, "open_tunnels"), now["open_tunnels"].as_u64()), (1, Some(1)), "{now:#}");
             assert_eq!(now["tunnels"][0]["host"], "203.0.113.9");
-            asking.join().unwrap()
+            transfer.join().unwrap()
         });
         assert!(output.stdout == *resource.data, "{kind}");
         let now = proxy.wait_for_status("the end", |now| now["open_tunnels"] == 0);
-        let whole = (n as u64 + 1) * SIZE as u64;
-        assert!((whole..whole + 10_000).contains(&links(&now, "bytes")), "{kind}: {now:#}");
-        assert!(links(&now, "sent_bytes") > 50 && links(&now, "tunnels") == n as u64 + 1, "{now:#}");
+        let expected_bytes = (index as u64 + 1) * SIZE as u64;
+        assert!((expected_bytes..expected_bytes + 10_000).contains(&links(&now, "bytes")), "{kind}: {now:#}");
+        assert!(links(&now, "sent_bytes") > 50 && links(&now, "tunnels") == index as u64 + 1, "{now:#}");
     }
     // Requests for media count as well.
     let before = links(&proxy.status(), "sent_bytes");

@@ -41,8 +41,8 @@ impl Cinema {
         Some(Self { network, _nginx: nginx, film, url: format!("http://{address}/file") })
     }
 
-    fn proxy(&self, words: &[&str]) -> Proxy {
-        Proxy::with_prefix(self.network.client_prefix(), words)
+    fn proxy(&self, args: &[&str]) -> Proxy {
+        Proxy::with_prefix(self.network.client_prefix(), args)
     }
 
     fn player(&self, proxy: &Proxy, from: u64) -> Player {
@@ -59,8 +59,8 @@ impl Cinema {
 /// Limits the server's side of a link to this rate, with a queue of 100 ms.
 pub(crate) fn shape(network: &Network, peer: &str, kbit: u32) {
     let server = network.server();
-    let words = format!("-n {server} qdisc add dev {peer} root tbf rate {kbit}kbit burst 16kb latency 100ms");
-    assert!(Command::new("tc").args(words.split_whitespace()).status().unwrap().success(), "tc {words}");
+    let args = format!("-n {server} qdisc add dev {peer} root tbf rate {kbit}kbit burst 16kb latency 100ms");
+    assert!(Command::new("tc").args(args.split_whitespace()).status().unwrap().success(), "tc {args}");
 }
 
 /// Offset of the film's noise: behind `ftyp` and `moov`.
@@ -96,8 +96,8 @@ fn watch(player: &mut Player, bytes_per_second: usize, time: Duration) -> (Vec<u
         shown += 1;
         got.extend(player.read(step));
         // The bytes read above are due half a second later: only a longer delay is a stall.
-        let late = Instant::now().saturating_duration_since(due + Duration::from_millis(500));
-        waited += late;
+        let delay = Instant::now().saturating_duration_since(due + Duration::from_millis(500));
+        waited += delay;
     }
     (got, waited)
 }
@@ -150,7 +150,7 @@ fn the_costly_link_is_unused_while_the_other_suffices_and_used_when_it_fails() {
     got.extend(more);
     let after = proxy.status();
     // Requested bytes still arrived, and then nothing more.
-    let late = bytes_over(&after, "lte0") - bytes_over(&before, "lte0");
+    let lte_bytes = bytes_over(&after, "lte0") - bytes_over(&before, "lte0");
     assert!(bytes_over(&after, "wifi0") > bytes_over(&before, "wifi0"));
     // The only link in use drops everything during playback.
     cinema.network.cut("wifi0");
@@ -160,7 +160,7 @@ fn the_costly_link_is_unused_while_the_other_suffices_and_used_when_it_fails() {
     assert!(got == cinema.film.data[..got.len()]);
     assert!(unused_links(&end).is_empty(), "{end:#}");
     if calm.was_low() {
-        assert!(late < 300_000, "{late} bytes: {after:#}");
+        assert!(lte_bytes < 300_000, "{lte_bytes} bytes: {after:#}");
         assert_eq!((waited, waited_too, waited_last), Default::default(), "{end:#}");
         assert_eq!(end["sessions"][0]["video"]["stalls"], 0, "{end:#}");
     }
@@ -174,8 +174,8 @@ fn the_metered_link_is_unused_until_the_buffer_needs_it_and_stays_within_its_bud
     let calm = CpuPressure::begin();
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
-    let words = ["--link", "wifi0", "--link", "lte0,metered=yes,budget=3MB", "--metered", "use"];
-    let proxy = cinema.proxy(&[&words[..], &["--goal", "cost"]].concat());
+    let args = ["--link", "wifi0", "--link", "lte0,metered=yes,budget=3MB", "--metered", "use"];
+    let proxy = cinema.proxy(&[&args[..], &["--goal", "cost"]].concat());
     let mut player = cinema.player(&proxy, 0);
     let (mut got, waited) = watch(&mut player, rate, Duration::from_secs(10));
     let after = proxy.status();
@@ -259,8 +259,8 @@ fn a_film_above_the_rate_of_all_links_is_held_back_once_before_its_first_picture
 #[test]
 fn a_fast_start_and_a_seek_are_not_held_back() {
     let Some((cinema, rate)) = film_above_capacity() else { return };
-    for (words, from) in [(&["--start", "fast"][..], 0), (&[], 10 * rate)] {
-        let proxy = cinema.proxy(words);
+    for (args, from) in [(&["--start", "fast"][..], 0), (&[], 10 * rate)] {
+        let proxy = cinema.proxy(args);
         let mut player = cinema.player(&proxy, from as u64);
         let got = player.read(4 * rate);
         let now = proxy.status();

@@ -27,12 +27,12 @@ impl Accelerator {
         if !self.flows.get(&key).is_some_and(|flow| flow.early_ack_flow().is_none() && !flow.is_multipath()) {
             return;
         }
-        let has_place = self.early_ack_flows.len() < MAX_FLOWS || self.evict_idle();
+        let has_capacity = self.early_ack_flows.len() < MAX_FLOWS || self.evict_idle();
         if let Some(flow) = self.flows.get_mut(&key) {
             let old_deadline = flow.deadline();
             self.last_flow_id += 1;
             let early_ack = flow.early_ack_mut().follow(self.now, self.last_flow_id, key);
-            if has_place {
+            if has_capacity {
                 self.early_ack_flows.insert(self.last_flow_id, (key, CaptureLevel::Full));
             } else {
                 early_ack.close(NotFetchable::TooManyFlows);
@@ -78,9 +78,9 @@ impl Accelerator {
             let is_fast_fetch = self.config.mechanisms.has(Mechanism::FastFetch);
             if let Some(early_ack) = flow.early_ack_flow().filter(|_| is_fast_fetch) {
                 match early_ack.position() {
-                    Some((place, server)) => {
+                    Some((source, server)) => {
                         let link = self.secondary.mirrored_conn_link(now);
-                        if self.mirrored_conns.follow(now, early_ack.id(), &place, server, link) {
+                        if self.mirrored_conns.follow(now, early_ack.id(), &source, server, link) {
                             self.secondary.on_fetch_wanted(now);
                         }
                     }

@@ -55,7 +55,7 @@ struct HoleChain {
     may_have_timed_out: bool,
     episode: RecoveryEpisode,
     /// Whether the reduction of this episode is left in place.
-    stands: bool,
+    is_reduction_kept: bool,
 }
 
 /// One loss recovery of the sender.
@@ -176,13 +176,13 @@ impl EifelUndo {
             last_ack: now,
             may_have_timed_out: false,
             episode,
-            stands: false,
+            is_reduction_kept: false,
         };
         let chain = self.chain.get_or_insert(fresh);
         if report.is_random {
             self.random_losses += u64::from(report.new_holes);
         } else {
-            (chain.episode, chain.stands) = (episode, true);
+            (chain.episode, chain.is_reduction_kept) = (episode, true);
         }
     }
 
@@ -220,18 +220,19 @@ impl HoleChain {
     }
 
     fn on_ack(&mut self, options: &EifelUndoOptions, now: Instant, report: &HoleReport) -> Option<TcpTimestamp> {
-        let was_barred = self.stands;
+        let was_barred = self.is_reduction_kept;
         if now.since(core::mem::replace(&mut self.last_ack, now)) >= report.rtt.max(options.min_timeout_gap) {
             (self.episode, self.may_have_timed_out) =
                 (RecoveryEpisode { began: self.episode.began, ..RecoveryEpisode::at(now) }, true);
         }
         if self.episode.has_ended(now, report) {
-            (self.episode, self.may_have_timed_out, self.stands) = (RecoveryEpisode::at(now), false, false);
+            (self.episode, self.may_have_timed_out, self.is_reduction_kept) =
+                (RecoveryEpisode::at(now), false, false);
         } else if now.since(self.episode.began) >= report.rtt * options.max_episode_rtts {
-            self.stands = true;
+            self.is_reduction_kept = true;
         }
         // The ACK that ends the episode still belongs to it.
-        if was_barred || self.stands || self.has_unrepaired_losses(report) {
+        if was_barred || self.is_reduction_kept || self.has_unrepaired_losses(report) {
             return None;
         }
         if now.since(self.began) >= options.max_echo_age {

@@ -223,8 +223,8 @@ impl<'de> Deserialize<'de> for PacketBytes {
         let text = String::deserialize(deserializer)?;
         let wrong = || serde::de::Error::custom("a packet: expected pairs of hexadecimal digits");
         let digit = |digit: &u8| char::from(*digit).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        if !rest.is_empty() {
+        let (pairs, remaining) = text.as_bytes().as_chunks::<2>();
+        if !remaining.is_empty() {
             return Err(wrong());
         }
         let byte = |[high, low]: &[u8; 2]| Some(digit(high)? << 4 | digit(low)?);

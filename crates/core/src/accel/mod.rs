@@ -517,8 +517,8 @@ impl Accelerator {
             let time = now.since(flow.last_packet());
             time >= MAX_IDLE || (time >= idle && !flow.early_ack_flow().is_some_and(EarlyAckFlow::has_open_holes))
         };
-        let old: Vec<Key> = self.flows.values().filter(is_old).map(FlowState::key).collect();
-        for key in old {
+        let idle_keys: Vec<Key> = self.flows.values().filter(is_old).map(FlowState::key).collect();
+        for key in idle_keys {
             self.forget(&key);
         }
     }

@@ -22,7 +22,7 @@ impl Accelerator {
         let Some(ack) = Segment::parse(&packet.0).ok().and_then(|segment| segment.pure_ack()) else {
             return Some(packet);
         };
-        let value = ack.timestamps.map(|stamps| stamps.ts_val);
+        let value = ack.timestamps.map(|timestamps| timestamps.ts_val);
         let old_deadline = flow.deadline();
         let (selector, candidate) = flow.ack_path();
         let is_ready = selector.trial().needs_link() && self.secondary.prepare_offload(now, &key);

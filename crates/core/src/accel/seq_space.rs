@@ -81,29 +81,29 @@ impl PosRangeSet {
         if new.is_empty() {
             return;
         }
-        let from = self.ranges.partition_point(|old| old.end < new.start);
-        let to = self.ranges.partition_point(|old| old.start <= new.end);
+        let from = self.ranges.partition_point(|range| range.end < new.start);
+        let to = self.ranges.partition_point(|range| range.start <= new.end);
         if from == to && self.ranges.len() >= MAX_RANGES {
             return;
         }
         let touched = self.ranges.get(from..to).unwrap_or_default();
-        let start = touched.first().map_or(new.start, |old| old.start.min(new.start));
-        let end = touched.last().map_or(new.end, |old| old.end.max(new.end));
+        let start = touched.first().map_or(new.start, |range| range.start.min(new.start));
+        let end = touched.last().map_or(new.end, |range| range.end.max(new.end));
         self.ranges.splice(from..to, [PosRange::new(start, end)]);
     }
 
     /// Removes a range.
-    pub fn remove(&mut self, gone: PosRange) {
-        if gone.is_empty() {
+    pub fn remove(&mut self, removed: PosRange) {
+        if removed.is_empty() {
             return;
         }
-        let from = self.ranges.partition_point(|old| old.end <= gone.start);
-        let to = self.ranges.partition_point(|old| old.start < gone.end);
+        let from = self.ranges.partition_point(|range| range.end <= removed.start);
+        let to = self.ranges.partition_point(|range| range.start < removed.end);
         let touched = self.ranges.get(from..to).unwrap_or_default();
-        let left = touched.first().map(|old| PosRange::new(old.start, gone.start));
-        let right = touched.last().map(|old| PosRange::new(gone.end, old.end.max(gone.end)));
-        let rest = [left, right].into_iter().flatten().filter(|rest| !rest.is_empty());
-        self.ranges.splice(from..to, rest.collect::<Vec<_>>());
+        let left = touched.first().map(|range| PosRange::new(range.start, removed.start));
+        let right = touched.last().map(|range| PosRange::new(removed.end, range.end.max(removed.end)));
+        let part = [left, right].into_iter().flatten().filter(|part| !part.is_empty());
+        self.ranges.splice(from..to, part.collect::<Vec<_>>());
     }
 
     /// Removes everything before this position.

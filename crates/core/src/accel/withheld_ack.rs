@@ -52,10 +52,10 @@ impl WithheldAck {
     }
 
     /// The receiver acknowledges `ack`; `keep`: one byte may be withheld for this long. Returns the number to send.
-    pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, keep: Option<Duration>) -> Seq {
-        let one_less = self.acked.map_or(ack.minus(1), |acked| ack.minus(1).later(acked));
-        self.withheld = keep.filter(|_| one_less.is_before(ack)).map(|hold_time| (now + hold_time, ack));
-        let number = if self.withheld.is_some() { one_less } else { ack };
+    pub(super) fn on_ack(&mut self, now: Instant, ack: Seq, max_hold: Option<Duration>) -> Seq {
+        let prev_ack = self.acked.map_or(ack.minus(1), |acked| ack.minus(1).later(acked));
+        self.withheld = max_hold.filter(|_| prev_ack.is_before(ack)).map(|hold_time| (now + hold_time, ack));
+        let number = if self.withheld.is_some() { prev_ack } else { ack };
         self.is_released = false;
         self.acked = Some(self.acked.map_or(number, |acked| acked.later(number)));
         number
@@ -74,7 +74,7 @@ impl WithheldAck {
     /// Another packet has acknowledged this number.
     pub(super) fn on_acked(&mut self, ack: Seq) {
         self.acked = Some(self.acked.map_or(ack, |acked| acked.later(ack)));
-        if self.withheld.is_some_and(|(_, kept)| !kept.is_after(ack)) {
+        if self.withheld.is_some_and(|(_, withheld_ack)| !withheld_ack.is_after(ack)) {
             self.withheld = None;
         }
     }
@@ -86,16 +86,16 @@ impl WithheldAck {
 
     /// Releases the byte. Returns false if none is withheld.
     pub(super) fn release(&mut self) -> bool {
-        let kept = self.withheld.take();
-        if let Some((_, ack)) = kept {
+        let withheld = self.withheld.take();
+        if let Some((_, ack)) = withheld {
             self.on_acked(ack);
         }
-        self.is_released |= kept.is_some();
-        kept.is_some()
+        self.is_released |= withheld.is_some();
+        withheld.is_some()
     }
 
     /// The link is down: the byte is kept for the end of the outage.
-    pub(super) fn keep_for_outage_end(&mut self) {
+    pub(super) fn withhold_until_recovery(&mut self) {
         self.is_released |= self.withheld.take().is_some();
     }
 

@@ -159,8 +159,8 @@ impl NeighborhoodSearch {
         others.sort_by_key(|other| core::cmp::Reverse(shared[*other]));
         others.truncate(MAX_NEIGHBORS.max(count));
         if !others.is_empty() {
-            let turn = self.round % others.len();
-            others.rotate_left(turn);
+            let offset = self.round % others.len();
+            others.rotate_left(offset);
         }
         (core::iter::once(relay).chain(others).take(count).collect(), work)
     }

@@ -94,7 +94,7 @@ impl<'a> NewtonSystem<'a> {
             .map(|at| if self.is_free[at] { rhs.get(at).copied().unwrap_or(0.0) - product[at] } else { 0.0 })
             .collect();
         let preconditioned = |residual: &[f64]| -> Vec<f64> {
-            residual.iter().zip(&self.diagonal).map(|(rest, diagonal)| rest / diagonal).collect()
+            residual.iter().zip(&self.diagonal).map(|(value, diagonal)| value / diagonal).collect()
         };
         let mut search_direction = preconditioned(&residual);
         let mut residual_norm = dot(&residual, &search_direction);
@@ -105,7 +105,7 @@ impl<'a> NewtonSystem<'a> {
             product.iter_mut().zip(&self.is_free).filter(|(_, free)| !**free).for_each(|(sum, _)| *sum = 0.0);
             let length = residual_norm / dot(&search_direction, &product);
             x.iter_mut().zip(&search_direction).for_each(|(x, direction)| *x += length * direction);
-            residual.iter_mut().zip(&product).for_each(|(rest, product)| *rest -= length * product);
+            residual.iter_mut().zip(&product).for_each(|(value, product)| *value -= length * product);
             let preconditioned_residual = preconditioned(&residual);
             let new_norm = dot(&residual, &preconditioned_residual);
             search_direction

@@ -86,7 +86,7 @@ impl DualAscent {
     pub(super) fn new(problem: ReducedInstance<'_>, prices: &Prices, is_warm: bool) -> Self {
         let prices = prices.to_vec(problem.instance);
         let (band, last) = if is_warm { WARM_BANDS } else { COLD_BANDS };
-        let look = DualEval::new(problem, &prices, band);
+        let trial_eval = DualEval::new(problem, &prices, band);
         Self {
             band,
             min_band: last,
@@ -97,7 +97,7 @@ impl DualAscent {
             step_share: 0.0,
             trial: prices.clone(),
             prices,
-            trial_eval: look,
+            trial_eval,
         }
     }
 

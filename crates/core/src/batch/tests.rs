@@ -91,8 +91,8 @@ impl World {
             };
             let users: Vec<usize> = (0..self.files.len()).filter(|n| able(&self.files[*n])).collect();
             let mut left = capacity;
-            for (turn, n) in users.iter().enumerate() {
-                let fair = left / (users.len() - turn) as u64;
+            for (index, n) in users.iter().enumerate() {
+                let fair = left / (users.len() - index) as u64;
                 let rate = fair.min(self.files[*n].server_limit);
                 left = left - rate;
                 let bytes = (rate * STEP).bytes();
@@ -196,9 +196,9 @@ fn a_link_that_gains_nothing_from_a_second_download_is_left_to_the_first() {
     // Spare capacity is reported, but there is none: the limit applies to all downloads together.
     let mut world = World::new(2, &[(A, 8, false)], vec![file(40 * MB), file(40 * MB)]);
     let report_false_capacity = |world: &mut World| {
-        for (n, file) in world.files.iter_mut().enumerate() {
+        for (index, file) in world.files.iter_mut().enumerate() {
             if file.ended.is_none() {
-                let rate = if n == 0 { Bitrate::from_mbps(8) } else { Bitrate::ZERO };
+                let rate = if index == 0 { Bitrate::from_mbps(8) } else { Bitrate::ZERO };
                 let load = LinkLoad {
                     link: A,
                     has_demand: true,
@@ -207,8 +207,8 @@ fn a_link_that_gains_nothing_from_a_second_download_is_left_to_the_first() {
                     has_spare_capacity: true,
                     bytes: DataSize::ZERO,
                 };
-                let left = Some(DataSize::from_bytes(40 * MB - n as u64));
-                let input = Input::Progress { job: JobId(n as u32), remaining: left, loads: vec![load] };
+                let left = Some(DataSize::from_bytes(40 * MB - index as u64));
+                let input = Input::Progress { job: JobId(index as u32), remaining: left, loads: vec![load] };
                 world.batch.handle(world.now, input);
             }
         }

@@ -116,6 +116,7 @@ impl EnergyBreakdown {
 
     /// The platform and all described links.
     pub fn total(&self) -> Energy {
-        self.platform + self.links.iter().filter_map(|(_, energy)| *energy).map(|bill| bill.total()).sum()
+        self.platform
+            + self.links.iter().filter_map(|(_, energy)| *energy).map(|link_energy| link_energy.total()).sum()
     }
 }

@@ -287,11 +287,11 @@ mod tests {
                 "{lte}"
             );
         }
-        let whole = |mb: u64, wifi, lte| {
+        let best_links = |mb: u64, wifi, lte| {
             base.best_for_transfer(DataSize::from_bytes(mb * 1_000_000), kbps(wifi), kbps(lte))
         };
-        assert_eq!(whole(16, 2000, 8000), BestLinks::Both);
-        assert_eq!(whole(1, 2000, 2000), BestLinks::First);
+        assert_eq!(best_links(16, 2000, 8000), BestLinks::Both);
+        assert_eq!(best_links(1, 2000, 2000), BestLinks::First);
         assert_eq!(base.best_for_transfer(DataSize::from_mib(256), kbps(50), kbps(8000)), BestLinks::Second);
     }
 

@@ -180,8 +180,8 @@ impl Meter {
 }
 
 /// The share of `size` that falls into `part` of the duration `whole`.
-fn portion(size: DataSize, part: Duration, whole: Duration) -> DataSize {
-    let bytes = u128::from(size.bytes()).saturating_mul(part.as_nanos()).checked_div(whole.as_nanos());
+fn portion(size: DataSize, part: Duration, total: Duration) -> DataSize {
+    let bytes = u128::from(size.bytes()).saturating_mul(part.as_nanos()).checked_div(total.as_nanos());
     DataSize::from_bytes(bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0))
 }
 

@@ -25,7 +25,7 @@ impl Coverage {
         if let Some(resume) = resume {
             let file = ByteRange::at(0, resume.total);
             coverage.total = Some(resume.total.bytes());
-            coverage.received = resume.ranges.iter().map(|have| have.intersect(file)).collect();
+            coverage.received = resume.ranges.iter().map(|range| range.intersect(file)).collect();
             coverage.claimed = coverage.received.clone();
             coverage.received_bytes = coverage.received.len();
         }
@@ -48,8 +48,8 @@ impl Coverage {
     }
 
     /// Keeps only these received bytes; the others count as waste.
-    pub(super) fn retain_only(&mut self, kept: &RangeSet) {
-        self.received = self.received.intersection(kept);
+    pub(super) fn retain_only(&mut self, retained: &RangeSet) {
+        self.received = self.received.intersection(retained);
         let kept_bytes = self.received.len();
         self.wasted_bytes += self.received_bytes - kept_bytes;
         self.received_bytes = kept_bytes;

@@ -149,8 +149,8 @@ pub(super) fn update_first_response(transfers: &mut Transfers) {
     let (cursor, end) = (req.next_offset, req.range.end);
     // Rule 4: free bytes behind the range, or behind stored bytes that are few enough to be delivered again.
     let from = transfers.coverage.received_ranges().end_of_run(end.max(cursor));
-    let more = transfers.coverage.next_free(from, u64::MAX).filter(|free| free.start == from);
-    if let Some(free) = more.filter(|_| DataSize::from_bytes(from - end.min(from)) <= MAX_SKIPPED) {
+    let adjacent_free = transfers.coverage.next_free(from, u64::MAX).filter(|free| free.start == from);
+    if let Some(free) = adjacent_free.filter(|_| DataSize::from_bytes(from - end.min(from)) <= MAX_SKIPPED) {
         if let Some(req) = transfers.reqs.get_mut(&id) {
             req.range.end = free.end;
         }

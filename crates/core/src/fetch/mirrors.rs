@@ -281,10 +281,10 @@ impl Mirrors {
         let had_data = transfers.resource.phase != Phase::Unknown || !transfers.coverage.received().is_zero();
         transfers.close_all();
         transfers.resource.forget_mirror();
-        let kept = self.verification.retain_verified();
-        let keeps_data = !kept.is_empty();
+        let verified = self.verification.retain_verified();
+        let keeps_data = !verified.is_empty();
         if keeps_data {
-            transfers.coverage.retain_only(&kept);
+            transfers.coverage.retain_only(&verified);
             transfers.resource.phase = Phase::Ranges;
         } else {
             self.discard_bytes(transfers);

@@ -209,9 +209,10 @@ impl Fetch {
         let front = conn.reqs.front().and_then(|req| self.transfers.reqs.get(req));
         let between_responses = front.is_none_or(|req| !req.is_accepted || req.remaining().is_empty());
         let announced = conn.is_draining || error.kind == ConnErrorKind::CleanClose;
-        let bad_end =
+        let is_abnormal_end =
             matches!(error.kind, ConnErrorKind::Protocol | ConnErrorKind::Reset | ConnErrorKind::Truncated);
-        let delivered = (announced || (between_responses && bad_end)) && !conn.rate_window.total().is_zero();
+        let delivered =
+            (announced || (between_responses && is_abnormal_end)) && !conn.rate_window.total().is_zero();
         if let Some(req) = front_request {
             refusals::note_failed_initial_request(&mut self.transfers, req, link);
         }
@@ -310,16 +311,16 @@ impl Fetch {
         let link = conn.link;
         // GOAWAY: the server accepts no more requests on this connection and completes those it has. REFUSED_STREAM is
         // handled alike: the request was not processed (RFC 9113 section 8.7) and is sent again on another connection.
-        let goes_away = matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::StreamRefused);
+        let is_closing = matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::StreamRefused);
         let (mirror, responses, is_first_goaway) = (conn.mirror, conn.responses, !conn.is_draining);
-        conn.is_draining |= goes_away;
+        conn.is_draining |= is_closing;
         // One GOAWAY aborts several requests; only the first counts as a failure.
         let delivered =
-            (goes_away && !is_first_goaway) || ((goes_away || complete) && !conn.rate_window.total().is_zero());
+            (is_closing && !is_first_goaway) || ((is_closing || complete) && !conn.rate_window.total().is_zero());
         if conn.is_draining && conn.reqs.is_empty() {
             self.transfers.remove_conn(conn_id, true);
         }
-        if goes_away && is_first_goaway {
+        if is_closing && is_first_goaway {
             self.transfers.quirks.of_mut(mirror).on_server_close(responses);
         }
         if !delivered {

@@ -154,25 +154,25 @@ mod tests {
 
     #[test]
     fn agrees_with_a_plain_list_of_bytes() {
-        let (mut s, mut plain, mut x) = (RangeSet::default(), vec![false; 300], 12345_u64);
+        let (mut set, mut plain, mut seed) = (RangeSet::default(), vec![false; 300], 12345_u64);
         for _ in 0..2000 {
-            x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let (a, l) = ((x >> 33) % 290, (x >> 53) % 10);
-            let new = (a..a + l).filter(|i| !plain[*i as usize]).count() as u64;
-            (a..a + l).for_each(|i| plain[i as usize] = true);
-            assert_eq!(s.insert(ByteRange::new(a, a + l)).bytes(), new);
-            assert!(s.ranges.windows(2).all(|w| w[0].end < w[1].start));
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let (start, len) = ((seed >> 33) % 290, (seed >> 53) % 10);
+            let new = (start..start + len).filter(|i| !plain[*i as usize]).count() as u64;
+            (start..start + len).for_each(|i| plain[i as usize] = true);
+            assert_eq!(set.insert(ByteRange::new(start, start + len)).bytes(), new);
+            assert!(set.ranges.windows(2).all(|w| w[0].end < w[1].start));
             let gap = (0..300).find(|i| !plain[*i]).map(|i| i as u64);
-            assert_eq!(s.next_gap(0, 300).map(|g| g.start), gap);
-            if x % 3 == 0 {
-                let (a, l) = ((x >> 23) % 290, (x >> 43) % 10);
-                let had = (a..a + l).filter(|i| plain[*i as usize]).count() as u64;
+            assert_eq!(set.next_gap(0, 300).map(|g| g.start), gap);
+            if seed % 3 == 0 {
+                let (a, l) = ((seed >> 23) % 290, (seed >> 43) % 10);
+                let removed_bytes = (a..a + l).filter(|i| plain[*i as usize]).count() as u64;
                 (a..a + l).for_each(|i| plain[i as usize] = false);
-                assert_eq!(s.remove(ByteRange::new(a, a + l)).bytes(), had);
-                assert!(s.ranges.windows(2).all(|w| w[0].end < w[1].start) && s.iter().all(|w| !w.is_empty()));
+                assert_eq!(set.remove(ByteRange::new(a, a + l)).bytes(), removed_bytes);
+                assert!(set.ranges.windows(2).all(|w| w[0].end < w[1].start) && set.iter().all(|w| !w.is_empty()));
             }
-            if x % 17 == 0 {
-                (s, plain) = (RangeSet::default(), vec![false; 300]);
+            if seed % 17 == 0 {
+                (set, plain) = (RangeSet::default(), vec![false; 300]);
             }
         }
     }

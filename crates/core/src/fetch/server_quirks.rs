@@ -225,8 +225,8 @@ mod tests {
             let (mut quirks, mut refusals, mut largest) = (ServerQuirks::default(), 0, DataSize::ZERO);
             quirks.on_range_served(kib(4));
             for _ in 0..40 {
-                let wants = kib(1 << 20);
-                let requested_size = quirks.max_request().map_or(wants, |largest| largest.min(wants));
+                let wanted_size = kib(1 << 20);
+                let requested_size = quirks.max_request().map_or(wanted_size, |largest| largest.min(wanted_size));
                 if requested_size <= kib(limit) {
                     quirks.on_range_served(requested_size);
                     largest = largest.max(requested_size);

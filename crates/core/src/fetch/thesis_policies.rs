@@ -26,12 +26,12 @@ use crate::units::{Bitrate, DataSize};
 pub(super) fn run_thesis_policy(transfers: &mut Transfers) {
     update_peak_rates(transfers);
     match transfers.resource.phase {
-        Phase::Unknown if transfers.config.policy == Policy::Single => request_rest(transfers),
+        Phase::Unknown if transfers.config.policy == Policy::Single => request_missing(transfers),
         Phase::Unknown => scheduler::schedule_probes(transfers),
         Phase::SingleResponse { req: None } => scheduler::send_single_request(transfers),
         Phase::SingleResponse { .. } | Phase::Finished => {}
         Phase::Ranges => match transfers.config.policy {
-            Policy::Single => request_rest(transfers),
+            Policy::Single => request_missing(transfers),
             Policy::Naive => request_equal_parts(transfers),
             _ => request_sized(transfers),
         },
@@ -53,7 +53,7 @@ fn mean_throughput(transfers: &Transfers, link: &Link) -> Bitrate {
 }
 
 /// Single-link (§4.3.1): one request for everything that is missing.
-fn request_rest(transfers: &mut Transfers) {
+fn request_missing(transfers: &mut Transfers) {
     let idle = transfers.conns.iter().find(|(_, conn)| conn.accepts_requests() && conn.reqs.is_empty());
     let Some(id) = idle.map(|(id, _)| *id) else { return };
     let Some(gap) = transfers.coverage.next_free(0, transfers.reader.window_end()) else { return };

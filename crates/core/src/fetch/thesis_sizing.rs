@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn algorithm_1_example_1() {
-        let size = |own| in_kb(proportional_share(kb(4000), kbps(own), kbps(2400), 2));
+        let size = |rate| in_kb(proportional_share(kb(4000), kbps(rate), kbps(2400), 2));
         assert_eq!((size(1600), size(800)), (2666, 1333));
     }
 
@@ -68,7 +68,7 @@ mod tests {
     fn algorithm_2_example_1() {
         let limit = dynamic_limit(kb(250_000), 2, kbps(2400), kbps(60_000));
         assert_eq!(in_kb(limit), 5000);
-        let size = |own| in_kb(proportional_share(limit, kbps(own), kbps(2400), 2));
+        let size = |rate| in_kb(proportional_share(limit, kbps(rate), kbps(2400), 2));
         assert_eq!((size(1600), size(800)), (3333, 1666));
     }
 
@@ -76,7 +76,7 @@ mod tests {
     fn algorithm_2_example_2_the_faster_link_does_not_touch_the_slow_one() {
         let limit = dynamic_limit(kb(250_000), 2, kbps(8800), kbps(60_000));
         assert_eq!(in_kb(limit), 18_333);
-        let size = |own| in_kb(proportional_share(limit, kbps(own), kbps(8800), 2));
+        let size = |rate| in_kb(proportional_share(limit, kbps(rate), kbps(8800), 2));
         assert_eq!((size(8000), size(800)), (16_666, 1666));
     }
 
@@ -84,13 +84,13 @@ mod tests {
     fn algorithm_3_example() {
         let limit = dynamic_limit(kb(250_000), 2, kbps(2000), kbps(60_000));
         assert_eq!(in_kb(limit), 4166);
-        let request = |own| proportional_share(limit, kbps(own), kbps(2000), 2);
+        let request = |rate| proportional_share(limit, kbps(rate), kbps(2000), 2);
         assert_eq!((in_kb(request(1600)), in_kb(request(400))), (3333, 833));
         // The text takes 30,000 KBps, half of the sum, for each link's bandwidth.
         let bdp = |rtt| kbps(30_000) * Duration::from_millis(rtt);
         assert_eq!((bdp(20), bdp(40)), (kb(600), kb(1200)));
         // With a padding of 1: the first link keeps its size, the second is raised to its BDP.
-        let sized = |own, rtt| bdp_limit(request(own), kbps(30_000), Duration::from_millis(rtt), Ratio::ONE);
+        let sized = |rate, rtt| bdp_limit(request(rate), kbps(30_000), Duration::from_millis(rtt), Ratio::ONE);
         assert_eq!((in_kb(sized(1600, 20)), in_kb(sized(400, 40))), (3333, 1200));
     }
 

@@ -123,7 +123,7 @@ struct EdgeAccount {
 impl EdgeAccount {
     /// Whether the edge has requested anything recently. Idle edges do not reduce the shares of sending ones.
     fn is_sending(&self, now: Instant) -> bool {
-        self.last_request_at.is_some_and(|asked| now.since(asked) < MAX_WAIT * 2)
+        self.last_request_at.is_some_and(|requested_at| now.since(requested_at) < MAX_WAIT * 2)
     }
 }
 
@@ -366,27 +366,27 @@ mod tests {
 
     /// Mbit/s sent in ten seconds, after one second, by edges that want these Mbit/s; edge `n` requests every `n` + 3
     /// ms.
-    fn sent(scheduler: &mut FairScheduler<Name>, wants: &[u64]) -> Vec<f64> {
-        let mut sent = vec![0; wants.len()];
-        let mut waiting = vec![0_u64; wants.len()];
-        let mut next = vec![0_u64; wants.len()];
+    fn sent(scheduler: &mut FairScheduler<Name>, demands: &[u64]) -> Vec<f64> {
+        let mut sent = vec![0; demands.len()];
+        let mut waiting = vec![0_u64; demands.len()];
+        let mut next = vec![0_u64; demands.len()];
         for ms in 0..11 * SECOND {
-            for (n, want) in wants.iter().enumerate() {
-                waiting[n] += want * 125;
-                if ms < next[n] || waiting[n] == 0 {
+            for (index, want) in demands.iter().enumerate() {
+                waiting[index] += want * 125;
+                if ms < next[index] || waiting[index] == 0 {
                     continue;
                 }
-                next[n] = ms + n as u64 + 3;
+                next[index] = ms + index as u64 + 3;
                 match scheduler.request(
                     Instant::from_millis(ms),
-                    &name(n),
-                    DataSize::from_bytes(waiting[n].min(65_536)),
+                    &name(index),
+                    DataSize::from_bytes(waiting[index].min(65_536)),
                 ) {
                     PaceGrant::Granted(size) => {
-                        waiting[n] -= size.bytes();
-                        sent[n] += if ms >= SECOND { size.bytes() } else { 0 };
+                        waiting[index] -= size.bytes();
+                        sent[index] += if ms >= SECOND { size.bytes() } else { 0 };
                     }
-                    PaceGrant::RetryAfter(wait) => next[n] = ms + u64::try_from(wait.as_millis()).unwrap(),
+                    PaceGrant::RetryAfter(wait) => next[index] = ms + u64::try_from(wait.as_millis()).unwrap(),
                 }
             }
         }
@@ -394,8 +394,8 @@ mod tests {
     }
 
     fn assert_close(got: &[f64], wanted: &[f64]) {
-        for (got_one, wanted_one) in got.iter().zip(wanted) {
-            assert!((got_one - wanted_one).abs() <= 0.06 * wanted_one, "{got:?}, not {wanted:?}");
+        for (granted, expected) in got.iter().zip(wanted) {
+            assert!((granted - expected).abs() <= 0.06 * expected, "{got:?}, not {wanted:?}");
         }
     }
 
@@ -433,9 +433,9 @@ mod tests {
         for (reserved, others) in [(60, 40), (10, 150)] {
             let mut scheduler = FairScheduler::new(Some(Bitrate::from_mbps(100)));
             scheduler.admit(&name(0), Bitrate::from_mbps(reserved)).unwrap();
-            let mut wants = vec![100; others];
-            wants[0] = reserved;
-            let got = sent(&mut scheduler, &wants);
+            let mut demands = vec![100; others];
+            demands[0] = reserved;
+            let got = sent(&mut scheduler, &demands);
             assert!(got[0] >= 0.98 * reserved as f64, "{} of {reserved} beside {others}", got[0]);
             let all: f64 = got.iter().sum();
             assert!((95.0..=100.5).contains(&all), "{all}");

@@ -360,7 +360,7 @@ impl LiveFlowState {
 
     fn is_delayed(&self, now: Instant) -> bool {
         let min_delay = self.min_delays.iter().min().copied().unwrap_or_default();
-        self.window_min_delay(now).is_some_and(|standing| standing > min_delay.saturating_add(MAX_EXTRA_DELAY))
+        self.window_min_delay(now).is_some_and(|delay| delay > min_delay.saturating_add(MAX_EXTRA_DELAY))
     }
 }
 
@@ -393,15 +393,15 @@ mod tests {
     const LIVE: u64 = 100;
 
     impl Simulation {
-        fn new(rate: u64, wants: u64, bulk: usize) -> Self {
+        fn new(rate: u64, demand: u64, bulk: usize) -> Self {
             let mut priority = LivePriority::default();
-            if wants > 0 {
+            if demand > 0 {
                 priority.begin(LIVE);
             }
             Self {
                 priority,
                 rate,
-                live_rate: wants,
+                live_rate: demand,
                 queue: VecDeque::new(),
                 live_sent: 0,
                 live_arrived: 0,
@@ -420,21 +420,21 @@ mod tests {
                     self.live_sent += self.live_rate * 40;
                     self.queue.push_back((LIVE, self.live_rate * 40));
                 }
-                for n in 0..self.bulk.len() {
+                for index in 0..self.bulk.len() {
                     let waiting: u64 =
-                        self.queue.iter().filter(|(flow, _)| *flow == n as u64).map(|(_, b)| b).sum();
-                    if self.ms < self.next[n] || waiting > 128 * 1024 {
+                        self.queue.iter().filter(|(flow, _)| *flow == index as u64).map(|(_, b)| b).sum();
+                    if self.ms < self.next[index] || waiting > 128 * 1024 {
                         continue;
                     }
                     let wanted = DataSize::from_bytes(16_384);
-                    match self.priority.request(now, n as u64, wanted) {
+                    match self.priority.request(now, index as u64, wanted) {
                         PaceGrant::Granted(size) => {
-                            self.priority.settle(n as u64, size, size);
-                            self.bulk[n] += size.bytes();
-                            self.queue.push_back((n as u64, size.bytes()));
+                            self.priority.settle(index as u64, size, size);
+                            self.bulk[index] += size.bytes();
+                            self.queue.push_back((index as u64, size.bytes()));
                         }
                         PaceGrant::RetryAfter(wait) => {
-                            self.next[n] = self.ms + u64::try_from(wait.as_millis()).unwrap().max(1)
+                            self.next[index] = self.ms + u64::try_from(wait.as_millis()).unwrap().max(1)
                         }
                     }
                 }
@@ -531,12 +531,13 @@ mod tests {
         priority.begin(LIVE);
         let size = DataSize::from_bytes;
         let mut allowed = Vec::new();
-        for look in 0..1200_u64 {
-            let now = Instant::from_millis(look * 50);
+        for sample_index in 0..1200_u64 {
+            let now = Instant::from_millis(sample_index * 50);
             // The live flow sends 400 kB/s for ten seconds. Then the server stops reading, and the kernel's buffers fill up. After 30 s it
             // continues.
-            let acknowledged = 20_000 * if look < 200 { look } else { 200 + look.saturating_sub(800) };
-            let sent = (acknowledged + 8_000).max(20_000 * look.min(250));
+            let acknowledged =
+                20_000 * if sample_index < 200 { sample_index } else { 200 + sample_index.saturating_sub(800) };
+            let sent = (acknowledged + 8_000).max(20_000 * sample_index.min(250));
             priority.sample(now, LIVE, size(sent), size(sent - acknowledged));
             if let PaceGrant::Granted(granted) = priority.request(now, 1, size(16_384)) {
                 priority.settle(1, granted, granted);
@@ -555,11 +556,11 @@ mod tests {
         priority.begin(LIVE);
         let size = DataSize::from_bytes;
         let mut sent = 0;
-        for look in 0..400_u64 {
-            let now = Instant::from_millis(look * 50);
+        for sample_index in 0..400_u64 {
+            let now = Instant::from_millis(sample_index * 50);
             sent += 20_000;
             // Each second a queue forms that is gone two samples later.
-            let queued = if look % 20 < 2 { 120_000 } else { 8_000 };
+            let queued = if sample_index % 20 < 2 { 120_000 } else { 8_000 };
             priority.sample(now, LIVE, size(sent), size(queued));
             let PaceGrant::Granted(granted) = priority.request(now, 1, size(16_384)) else { panic!("at {now}") };
             priority.settle(1, granted, granted);

@@ -162,18 +162,18 @@ mod tests {
     fn known_distances_sort_before_unknown_ones() {
         let name = |text: &str| text.parse::<Name>().unwrap();
         let (cam, fra, ams) = (name("cam-7"), name("fra"), name("ams"));
-        let here = Some(at(50.0, 8.0));
-        let near = Distance::of((here, here), Some(Duration::from_secs(1)), (&cam, &fra));
-        let measured = Distance::of((here, None), Some(Duration::from_millis(20)), (&cam, &fra));
-        let unknown = Distance::of((None, here), None, (&cam, &fra));
+        let location = Some(at(50.0, 8.0));
+        let near = Distance::of((location, location), Some(Duration::from_secs(1)), (&cam, &fra));
+        let measured = Distance::of((location, None), Some(Duration::from_millis(20)), (&cam, &fra));
+        let unknown = Distance::of((None, location), None, (&cam, &fra));
         assert_eq!((near.km(), measured.km(), unknown.km()), (Some(0.0), Some(2000.0), None));
         assert_eq!(near.cmp_distance(measured), Ordering::Less);
         assert_eq!(measured.cmp_distance(unknown), Ordering::Less);
         // Without any knowledge about half of the edges try one relay first, and half the other.
         let first = (0..1000).filter(|n| {
             let cam = name(&format!("cam-{n}"));
-            let of = |relay| Distance::of((None, None), None, (&cam, relay));
-            of(&fra).cmp_distance(of(&ams)) == Ordering::Less
+            let distance_of = |relay| Distance::of((None, None), None, (&cam, relay));
+            distance_of(&fra).cmp_distance(distance_of(&ams)) == Ordering::Less
         });
         assert!((400..600).contains(&first.count()));
     }

@@ -315,13 +315,13 @@ mod tests {
     fn another_link_must_be_faster_by_half_for_a_minute() {
         let mut selector = selector_on_faster_link();
         assert_eq!(run(&mut selector, (12, 600), &[link("eth0", 11), link("wlan0", 8)]).unwrap(), "wlan0");
-        let much = [link("eth0", 12), link("wlan0", 8)];
-        assert_eq!(run(&mut selector, (602, 660), &much).unwrap(), "wlan0");
-        assert_eq!(run(&mut selector, (662, 662), &much).unwrap(), "eth0");
+        let much_faster = [link("eth0", 12), link("wlan0", 8)];
+        assert_eq!(run(&mut selector, (602, 660), &much_faster).unwrap(), "wlan0");
+        assert_eq!(run(&mut selector, (662, 662), &much_faster).unwrap(), "eth0");
         let mut selector = selector_on_faster_link();
-        run(&mut selector, (12, 60), &much);
+        run(&mut selector, (12, 60), &much_faster);
         run(&mut selector, (62, 62), &[link("eth0", 0), link("wlan0", 8)]);
-        assert_eq!(run(&mut selector, (64, 122), &much).unwrap(), "wlan0", "the minute starts again");
+        assert_eq!(run(&mut selector, (64, 122), &much_faster).unwrap(), "wlan0", "the minute starts again");
     }
 
     #[test]

@@ -195,10 +195,10 @@ fn a_link_with_unresponsive_subflows_is_last_and_received_data_triggers_a_probe(
     for n in 0..4 {
         choice.on_probe_started(at(10_000 + n * 60_000), "wan1");
     }
-    let far = choice.next_probe().unwrap().0;
+    let next_at = choice.next_probe().unwrap().0;
     let receives = || vec![LinkObservation { is_receiving: true, ..observation("wan1") }, observation("wan2")];
     choice.set_links(at(191_000), receives());
-    assert_eq!(choice.next_probe().unwrap().0, at(191_000).min(far));
+    assert_eq!(choice.next_probe().unwrap().0, at(191_000).min(next_at));
     // Only the beginning of received data triggers a probe, not all data after it.
     choice.on_probe_started(at(191_000), "wan1");
     let next = choice.next_probe();
@@ -312,11 +312,11 @@ fn a_connection_answered_by_a_portal_does_not_change_the_records() {
 fn portal_probe_times(
     mut choice: LinkChoice,
     seconds: u64,
-    what: impl Fn(&mut LinkChoice, u64),
+    step: impl Fn(&mut LinkChoice, u64),
 ) -> impl Fn(&str) -> Vec<u64> {
     let mut probes = Vec::new();
     for millis in (0..seconds * 1000).step_by(100) {
-        what(&mut choice, millis);
+        step(&mut choice, millis);
         while let Some((_, link)) = choice.next_portal_probe().filter(|(due, _)| *due <= at(millis)) {
             choice.on_portal_probe_started(at(millis), &link);
             probes.push((millis / 1000, link));
@@ -327,14 +327,14 @@ fn portal_probe_times(
 
 #[test]
 fn portal_probes_follow_a_new_link_a_failure_and_use_without_a_relay_at_a_limited_rate() {
-    let asked = portal_probe_times(choice_of(&["wan1", "wan2"]), 160, |choice, millis| match millis {
+    let probe_times = portal_probe_times(choice_of(&["wan1", "wan2"]), 160, |choice, millis| match millis {
         20_000 | 22_000 => choice.record(at(millis), "wan1", Outcome::Failed(LinkFailure::NoResponse)),
         // Many flows, none of which a relay carries.
         60_000.. => choice.on_unauthenticated_use(at(millis)),
         _ => {}
     });
-    assert_eq!(asked("wan1"), [0, 20, 25, 60, 90, 120, 150]);
-    assert_eq!(asked("wan2"), [0, 60, 90, 120, 150]);
+    assert_eq!(probe_times("wan1"), [0, 20, 25, 60, 90, 120, 150]);
+    assert_eq!(probe_times("wan2"), [0, 60, 90, 120, 150]);
 }
 
 #[test]
@@ -348,20 +348,20 @@ fn a_metered_link_is_probed_for_portals_only_if_connections_start_over_it() {
         }
         choice.on_unauthenticated_use(at(millis));
     };
-    let asked = portal_probe_times(choice, 150, used);
-    assert_eq!(asked("wan1"), [0, 30, 60, 90, 100, 130]);
-    assert_eq!(asked("wwan0"), [0, 100, 130]);
+    let probe_times = portal_probe_times(choice, 150, used);
+    assert_eq!(probe_times("wan1"), [0, 30, 60, 90, 100, 130]);
+    assert_eq!(probe_times("wwan0"), [0, 100, 130]);
 }
 
 #[test]
 fn a_flapping_link_is_probed_for_portals_at_most_every_five_seconds() {
-    let asked = portal_probe_times(choice_of(&["wan1", "wan2"]), 20, |choice, millis| {
+    let probe_times = portal_probe_times(choice_of(&["wan1", "wan2"]), 20, |choice, millis| {
         // The link is down for half of each second and has another interface index each time.
         let wan1 = LinkObservation { index: u32::try_from(millis / 1000).unwrap(), ..observation("wan1") };
         let is_up = millis % 1000 < 500;
         choice.set_links(at(millis), is_up.then_some(wan1).into_iter().chain([observation("wan2")]).collect());
     });
-    assert_eq!((asked("wan1"), asked("wan2")), (vec![0, 5, 10, 15], vec![0]));
+    assert_eq!((probe_times("wan1"), probe_times("wan2")), (vec![0, 5, 10, 15], vec![0]));
 }
 
 #[test]

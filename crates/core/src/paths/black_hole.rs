@@ -365,8 +365,8 @@ pub(super) fn on_second_refused(
 fn end_mtu_trial(subflows: &mut SubflowSet, host: &mut HostState, index: usize, is_confirmed: bool) {
     let Some(smaller) = subflows.paths.get_mut(index).and_then(|path| path.mtu_trial.take()) else { return };
     let is_on_link = |sub: &&Subflow| sub.link == Some(index) && !sub.is_closing;
-    let old = subflows.all.iter().filter(is_on_link).any(|sub| sub.established_at <= smaller.started);
-    if is_confirmed || !old {
+    let has_older_subflow = subflows.all.iter().filter(is_on_link).any(|sub| sub.established_at <= smaller.started);
+    if is_confirmed || !has_older_subflow {
         return;
     }
     let new =

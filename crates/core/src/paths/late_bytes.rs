@@ -49,9 +49,9 @@ mod tests {
         let wifi = LinkId(0);
         let mut meter = Meter::new(huang(), Instant::ZERO);
         meter.add_link(Instant::ZERO, wifi, LinkKind::Wifi);
-        let terms =
+        let link_config =
             LinkConfig { id: wifi, name: "wlan0".into(), kind: LinkKind::Wifi, metered: false, budget: None };
-        let mut link = Link::new(terms);
+        let mut link = Link::new(link_config);
         let mut from = at(began);
         let (mut polls, mut counters) = (polls.iter().peekable(), counters.iter().peekable());
         while let Some(next) = polls.peek().map(|poll| poll.0).into_iter().chain(counters.peek().map(|c| c.0)).min()
@@ -60,8 +60,8 @@ mod tests {
                 let times = (from, at(*when));
                 link.on_payload(&mut meter, times, Direction::Down, DataSize::from_bytes(*size));
                 from = at(*when);
-            } else if let Some((when, counted)) = counters.next() {
-                link.on_interface_counters(&mut meter, at(*when), counted.map(DataSize::from_bytes));
+            } else if let Some((when, sizes)) = counters.next() {
+                link.on_interface_counters(&mut meter, at(*when), sizes.map(DataSize::from_bytes));
             }
         }
         meter.energy_until_idle(at(10_000)).total().as_joules_f64()
@@ -71,13 +71,13 @@ mod tests {
     fn bytes_counted_after_a_transfer_belong_to_the_transfer() {
         // 256 KiB in 0.11 s: 40 kB of it arrived after the last poll.
         let polls = [(4100, 62_000), (4200, 160_000)];
-        let counted = |when| {
+        let joules_counted_at = |when| {
             metered_joules(4097, &polls, &[(1000, [0, 0]), (when, [267_000, 4_300]), (9000, [267_000, 4_300])])
         };
-        let whole = metered_joules(4097, &[(4207, 267_000)], &[]);
+        let expected = metered_joules(4097, &[(4207, 267_000)], &[]);
         for when in [4300, 4600, 4900, 5190] {
-            let joules = counted(when);
-            assert!((whole..whole * 1.25).contains(&joules), "counted at {when}: {joules} of {whole}");
+            let joules = joules_counted_at(when);
+            assert!((expected..expected * 1.25).contains(&joules), "counted at {when}: {joules} of {expected}");
         }
     }
 

@@ -157,7 +157,7 @@ impl LinkMtu {
 
     /// Confirms the step on trial: data was carried with it.
     pub(super) fn confirm(&mut self, now: Instant, hold_time: Duration, name: &str) -> Option<MtuChange> {
-        let before = self.fallback.map_or(self.interface_mtu, |held| held.mtu);
+        let before = self.fallback.map_or(self.interface_mtu, |fallback| fallback.mtu);
         let lowered = self.lowered.as_mut().filter(|lowered| !lowered.is_confirmed)?;
         (lowered.is_confirmed, lowered.until) = (true, now + hold_time);
         let mtu = lowered.mtu;

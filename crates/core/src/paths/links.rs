@@ -271,20 +271,22 @@ impl Link {
         let mut unattributed = DataSize::ZERO;
         for direction in [Direction::Down, Direction::Up] {
             let index = direction_index(direction);
-            let more = (counters[index] - base[index]) - (self.accounted[index] - accounted[index]);
-            if !more.is_zero() {
+            let unaccounted = (counters[index] - base[index]) - (self.accounted[index] - accounted[index]);
+            if !unaccounted.is_zero() {
                 // Distribute the bytes over the time in which they probably arrived: directly after the last poll,
                 // or over the whole time since the last reading, or (if that was too long ago or they are few) at
                 // this moment.
-                match (self.late_bytes.arrival_of(now, more), self.last_counters) {
-                    (Some((from, to)), _) => meter.on_flow(from, to, self.config.id, direction, more),
-                    (None, Some((from, _))) if now.since(from) <= MAX_COUNTER_GAP && more >= MIN_FLOW * 4 => {
-                        meter.on_flow(from, now, self.config.id, direction, more);
+                match (self.late_bytes.arrival_of(now, unaccounted), self.last_counters) {
+                    (Some((from, to)), _) => meter.on_flow(from, to, self.config.id, direction, unaccounted),
+                    (None, Some((from, _)))
+                        if now.since(from) <= MAX_COUNTER_GAP && unaccounted >= MIN_FLOW * 4 =>
+                    {
+                        meter.on_flow(from, now, self.config.id, direction, unaccounted);
                     }
-                    _ => meter.on_bytes(now, self.config.id, direction, more),
+                    _ => meter.on_bytes(now, self.config.id, direction, unaccounted),
                 }
-                self.accounted[index] += more;
-                unattributed += more;
+                self.accounted[index] += unaccounted;
+                unattributed += unaccounted;
             }
         }
         self.last_counters = Some((now, counters));

@@ -150,8 +150,10 @@ impl Reason {
                         format!("{links}: {link} has only {family}, and the server announced no {family} address")
                     }
                     JoinObstacle::SocketFamily(family) => {
-                        let own = family.other();
-                        format!("{links}: {link} has only {family}, and the program's socket is for {own} only")
+                        let socket_family = family.other();
+                        format!(
+                            "{links}: {link} has only {family}, and the program's socket is for {socket_family} only"
+                        )
                     }
                 }
             }

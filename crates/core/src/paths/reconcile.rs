@@ -166,10 +166,12 @@ impl Conn {
             // duplicates, the newest one is kept.
             is_superfluous = has_older && !was_dead && !is_adopting && !is_mtu_trial;
         }
-        for old in self.subflows.all.iter_mut().filter(|old| old.link == link && old.rto_since.is_some()) {
+        for subflow in
+            self.subflows.all.iter_mut().filter(|subflow| subflow.link == link && subflow.rto_since.is_some())
+        {
             // The new handshake shows that small packets pass: later timeouts of the old subflow indicate lost
             // full-sized packets.
-            old.timeouts_at_probe.get_or_insert(old.timeouts);
+            subflow.timeouts_at_probe.get_or_insert(subflow.timeouts);
         }
         self.subflows.all.push(sub);
         if is_superfluous {

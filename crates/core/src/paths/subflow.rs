@@ -184,12 +184,12 @@ impl Subflow {
 
     /// Bytes carried so far, in both directions.
     pub(super) fn volume(&self) -> u64 {
-        self.counters.map_or(0, |counted| (counted.received + counted.sent).bytes())
+        self.counters.map_or(0, |counters| (counters.received + counters.sent).bytes())
     }
 
     /// Bytes received from the peer.
     pub(super) fn received(&self) -> DataSize {
-        self.counters.map_or(DataSize::ZERO, |counted| counted.received)
+        self.counters.map_or(DataSize::ZERO, |counters| counters.received)
     }
 
     /// Whether no full-sized packet has arrived over it. The last packet of a burst may be smaller, so a few bytes
@@ -206,13 +206,13 @@ impl Subflow {
 
     /// Shortest time to wait for the ACK of a retransmission, by all RTTs that were measured.
     pub(super) fn ack_wait(&self) -> Duration {
-        let sender = self.counters.and_then(|counted| counted.rtt).unwrap_or_default();
+        let sender = self.counters.and_then(|counters| counters.rtt).unwrap_or_default();
         (self.handshake_rtt().max(sender).min(MAX_RTT) * 2).max(MIN_ACK_WAIT)
     }
 
     /// Position in the connection's data that it has reached: [`Counters::data_seq`].
     pub(super) fn data_seq(&self) -> Option<DataSize> {
-        self.counters.and_then(|counted| counted.data_seq)
+        self.counters.and_then(|counters| counters.data_seq)
     }
 
     /// RTT including queueing delay, as far as the receiver sees it.
@@ -331,12 +331,12 @@ impl Subflow {
 
     /// Whether the peer uses it only as a backup.
     pub(super) fn peer_backup(&self) -> bool {
-        self.counters.is_some_and(|counted| counted.peer_backup)
+        self.counters.is_some_and(|counters| counters.peer_backup)
     }
 
     /// The kernel's value of the own backup flag; `None`: not polled yet.
     pub(super) fn kernel_backup(&self) -> Option<bool> {
-        self.counters.map(|counted| counted.backup)
+        self.counters.map(|counters| counters.backup)
     }
 }
 

@@ -103,19 +103,20 @@ impl ThroughputWindow {
         }
         let (mut passed, mut gap_time) = (0, 0);
         // Find the samples of the gap, from the newest backwards, skipping the time since its end.
-        let kept = self.samples.get_mut(..self.len).unwrap_or_default();
+        let recorded = self.samples.get_mut(..self.len).unwrap_or_default();
         let mut gap_range = [0; 2];
-        for (index, sample) in kept.iter().enumerate().rev() {
+        for (index, sample) in recorded.iter().enumerate().rev() {
             if passed >= since && passed < since.saturating_add(gap_ms) {
                 gap_range = [index, gap_range[1].max(index + 1)];
                 gap_time += u64::from(sample.millis);
             }
             passed += sample.millis;
         }
-        let late_bits = u64::from(rate - bound) * u64::from(time);
+        let excess_bits = u64::from(rate - bound) * u64::from(time);
         // Distribute the excess evenly over the gap, again up to the plausible rate.
-        let added_kbps = late_bits.checked_div(gap_time).map_or(0, |rate| u32::try_from(rate).unwrap_or(u32::MAX));
-        for sample in kept.get_mut(gap_range[0]..gap_range[1]).unwrap_or_default() {
+        let added_kbps =
+            excess_bits.checked_div(gap_time).map_or(0, |rate| u32::try_from(rate).unwrap_or(u32::MAX));
+        for sample in recorded.get_mut(gap_range[0]..gap_range[1]).unwrap_or_default() {
             sample.kbps = sample.kbps.saturating_add(added_kbps).min(bound);
         }
         bound
@@ -129,7 +130,7 @@ impl ThroughputWindow {
 
     /// Removes the newest samples without data: the path was dead, not slow.
     pub(super) fn drop_trailing_gap(&mut self) {
-        while self.len > 0 && self.samples.get(self.len - 1).is_some_and(|stretch| stretch.kbps < EMPTY_KBPS) {
+        while self.len > 0 && self.samples.get(self.len - 1).is_some_and(|sample| sample.kbps < EMPTY_KBPS) {
             self.len -= 1;
         }
     }
@@ -146,13 +147,13 @@ impl ThroughputWindow {
             }
         }
         let sorted = sorted.get_mut(..len)?;
-        sorted.sort_unstable_by_key(|stretch| stretch.kbps);
+        sorted.sort_unstable_by_key(|sample| sample.kbps);
         let mut passed = 0;
-        let middle = sorted.iter().find(|stretch| {
-            passed += u64::from(stretch.millis);
+        let middle = sorted.iter().find(|sample| {
+            passed += u64::from(sample.millis);
             2 * passed >= total
         });
-        middle.map(|stretch| bitrate_from_kbps(stretch.kbps))
+        middle.map(|sample| bitrate_from_kbps(sample.kbps))
     }
 
     /// Mean over the last `time`; `None`: there are no samples.
@@ -169,9 +170,9 @@ impl ThroughputWindow {
     /// Mean over the last `time` in which data arrived; `None`: none did.
     pub(super) fn active_mean(&self, time: Duration) -> Option<Bitrate> {
         let mut moved = Self::default();
-        for stretch in self.samples.iter().take(self.len).filter(|stretch| stretch.kbps >= EMPTY_KBPS) {
+        for sample in self.samples.iter().take(self.len).filter(|sample| sample.kbps >= EMPTY_KBPS) {
             // These samples contain no gap, so that none is limited.
-            moved.push(bitrate_from_kbps(stretch.kbps), Duration::from_millis(stretch.millis.into()));
+            moved.push(bitrate_from_kbps(sample.kbps), Duration::from_millis(sample.millis.into()));
         }
         moved.mean(time)
     }
@@ -181,8 +182,8 @@ impl ThroughputWindow {
     pub(super) fn peak(&self) -> Option<Bitrate> {
         let recent = self.samples.get(self.len - self.recent().count()..self.len)?;
         let mean = |samples: &[RateSample]| {
-            let (time, sum) = samples.iter().fold((0, 0), |(time, sum), stretch| {
-                (time + u64::from(stretch.millis), sum + u64::from(stretch.millis) * u64::from(stretch.kbps))
+            let (time, sum) = samples.iter().fold((0, 0), |(time, sum), sample| {
+                (time + u64::from(sample.millis), sum + u64::from(sample.millis) * u64::from(sample.kbps))
             });
             sum.checked_div(time)
         };
@@ -192,16 +193,16 @@ impl ThroughputWindow {
 
     /// Duration of all samples, up to the length of the window.
     pub(super) fn covered_time(&self) -> Duration {
-        Duration::from_millis(self.recent().map(|stretch| u64::from(stretch.millis)).sum())
+        Duration::from_millis(self.recent().map(|sample| u64::from(sample.millis)).sum())
     }
 
     /// The samples of the window, the newest first.
     fn recent(&self) -> impl Iterator<Item = RateSample> {
         let mut left = Self::LENGTH.as_millis() as u32;
-        self.samples.get(..self.len).unwrap_or_default().iter().rev().map_while(move |stretch| {
-            let time = stretch.millis.min(left);
+        self.samples.get(..self.len).unwrap_or_default().iter().rev().map_while(move |sample| {
+            let time = sample.millis.min(left);
             left -= time;
-            (time > 0).then_some(RateSample { millis: time, ..*stretch })
+            (time > 0).then_some(RateSample { millis: time, ..*sample })
         })
     }
 }

@@ -58,7 +58,7 @@ pub(super) struct TrialResult {
 impl TrialCache {
     /// Records that a connection's trial has started or ended, and its result. Called at each evaluation of a connection.
     pub(super) fn update(&mut self, now: Instant, conn: ConnId, is_running: bool, result: Option<TrialResult>) {
-        let is_running_here = self.running.is_some_and(|(of, _)| of == conn);
+        let is_running_here = self.running.is_some_and(|(trial_conn, _)| trial_conn == conn);
         match is_running {
             true if !is_running_here => self.running = Some((conn, now)),
             false if is_running_here => self.running = None,
@@ -81,7 +81,7 @@ impl TrialCache {
 
     /// Whether no other connection has a running trial.
     pub(super) fn is_free(&self, now: Instant, conn: ConnId) -> bool {
-        self.running.is_none_or(|(of, since)| of == conn || now.since(since) > TRIAL_TIMEOUT)
+        self.running.is_none_or(|(trial_conn, since)| trial_conn == conn || now.since(since) > TRIAL_TIMEOUT)
     }
 
     /// Whether a trial of these links beside each other may start on this connection.

@@ -123,10 +123,10 @@ impl MediaProfile {
     pub fn timing_at_rate(&self, from: u64, rate: Bitrate, position: Duration) -> Timing {
         let first = (self.time_at(from), Duration::ZERO);
         let ends = self.segment_ends.iter().filter(|(_, bytes)| *bytes > from);
-        let later =
+        let later_segments =
             ends.map(|(time, bytes)| (Duration::from_nanos(*time), DataSize::from_bytes(bytes - from) / rate));
         let mut tightest = Timing::InTime(Duration::MAX);
-        for (needed, arrival) in core::iter::once(first).chain(later) {
+        for (needed, arrival) in core::iter::once(first).chain(later_segments) {
             let timing = match (needed.saturating_sub(position), position.saturating_sub(needed)) {
                 (left, Duration::ZERO) if arrival <= left => Timing::InTime(left - arrival),
                 (left, overdue) => Timing::Late(arrival.saturating_add(overdue).saturating_sub(left)),
@@ -228,12 +228,12 @@ mod tests {
     fn segments_without_time_or_bytes_are_merged_with_a_neighbor() {
         let plain = MediaProfile::variable([(secs(3), bytes(150)), (secs(2), bytes(80))]).unwrap();
         let head = (Duration::ZERO, bytes(50));
-        let silence = (secs(1), DataSize::ZERO);
+        let gap = (secs(1), DataSize::ZERO);
         let tail = (Duration::ZERO, bytes(30));
-        let parts = [head, (secs(3), bytes(100)), silence, (secs(1), bytes(50)), tail];
+        let parts = [head, (secs(3), bytes(100)), gap, (secs(1), bytes(50)), tail];
         assert_eq!(MediaProfile::variable(parts), Ok(plain));
         assert_eq!(MediaProfile::variable([head]), Err(ProfileError::Empty));
-        assert_eq!(MediaProfile::variable([silence]), Err(ProfileError::Empty));
+        assert_eq!(MediaProfile::variable([gap]), Err(ProfileError::Empty));
         assert_eq!(MediaProfile::variable([(Duration::MAX, bytes(1))]), Err(ProfileError::TooLong));
     }
 

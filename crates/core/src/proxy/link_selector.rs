@@ -119,7 +119,7 @@ impl LinkSelector {
             SpreadMode::Always => true,
             SpreadMode::Never => false,
         };
-        let kept_link = recent.map(|known| &known.link).filter(|_| !is_spread);
+        let recent_link = recent.map(|known| &known.link).filter(|_| !is_spread);
         let is_costly = |link: &Candidate| link.metered && metered == MeteredUse::Avoid;
         let is_backing_off =
             |link: &Candidate| self.links.get(&link.name).is_some_and(|stats| stats.backoff_until > now);
@@ -139,7 +139,7 @@ impl LinkSelector {
                     (true, true, _) => 0,
                     (true, false, true) => 1,
                     (true, false, false) => 2,
-                    (false, ..) => u8::from(kept_link != Some(&link.name)),
+                    (false, ..) => u8::from(recent_link != Some(&link.name)),
                 };
                 (
                     // Lower values rank first, so links in backoff come last, preceded by metered ones.

@@ -191,8 +191,8 @@ impl fmt::Display for StartDecision {
         match self {
             Self::Wait { remaining, supply, demand, .. } => {
                 f.write_str("held back: ")?;
-                if let Some(yet) = remaining {
-                    write!(f, "{:.0} s expected, ", libm::ceil(yet.as_secs_f64()))?;
+                if let Some(wait) = remaining {
+                    write!(f, "{:.0} s expected, ", libm::ceil(wait.as_secs_f64()))?;
                 }
                 let (supply_mbps, demand_mbps) = (supply.as_mbps_f64(), demand.as_mbps_f64());
                 write!(f, "the links deliver {supply_mbps:.1} of {demand_mbps:.1} Mbit/s")
@@ -217,7 +217,7 @@ fn decide(
     let shortfall = |rate: Bitrate, margin: Duration| match video.timing_at_rate(in_order_end, rate, Duration::ZERO)
     {
         Timing::InTime(spare) => margin.saturating_sub(spare),
-        Timing::Late(late) => late.saturating_add(margin),
+        Timing::Late(delay) => delay.saturating_add(margin),
     };
     let lateness = |rate: Bitrate| shortfall(rate, Duration::ZERO);
     let (first, received_then) = samples.front().copied().unwrap_or((now, buffered.received));
@@ -238,7 +238,7 @@ fn decide(
     let can_start = buffered.is_full
         || can_start_early
         || match remaining {
-            Some(yet) => yet.is_zero() || waited.saturating_add(yet) > MAX_HOLD,
+            Some(wait) => wait.is_zero() || waited.saturating_add(wait) > MAX_HOLD,
             None => waited > FORECAST_TIMEOUT,
         };
     if can_start {

@@ -42,7 +42,7 @@ pub(super) struct Newsvendor {
 
 impl Newsvendor {
     /// Whether the costly link should stay in use; see the [module documentation](self).
-    pub(super) fn keep_using(&self) -> bool {
+    pub(super) fn should_keep_link(&self) -> bool {
         let spread = self.others_expected.std_dev.max(MIN_STD_DEV).bytes() as f64;
         let need = self.remaining.bytes() as f64 - self.others_expected.mean.bytes() as f64;
         let (current, usual) = (joules_per_byte(self.current_price), joules_per_byte(self.usual_price));
@@ -99,9 +99,9 @@ mod tests {
     const MB: u64 = 1_000_000;
 
     /// GreenBag's radios at 3 Mbit/s each: an extra megabyte over LTE costs 4.37 J, a tail 15.12 J.
-    fn newsvendor(rest: u64, mean: u64, spread: u64) -> Newsvendor {
+    fn newsvendor(remaining: u64, mean: u64, spread: u64) -> Newsvendor {
         Newsvendor {
-            remaining: DataSize::from_bytes(rest),
+            remaining: DataSize::from_bytes(remaining),
             others_expected: ExpectedBytes {
                 mean: DataSize::from_bytes(mean),
                 std_dev: DataSize::from_bytes(spread),
@@ -115,19 +115,19 @@ mod tests {
 
     #[test]
     fn certain_demand_is_fetched_and_certain_surplus_is_not() {
-        assert!(newsvendor(45 * MB, 40 * MB, MB / 10).keep_using());
-        assert!(!newsvendor(39 * MB, 40 * MB, MB / 10).keep_using());
-        assert!(!newsvendor(0, MB, MB).keep_using());
+        assert!(newsvendor(45 * MB, 40 * MB, MB / 10).should_keep_link());
+        assert!(!newsvendor(39 * MB, 40 * MB, MB / 10).should_keep_link());
+        assert!(!newsvendor(0, MB, MB).should_keep_link());
     }
 
     #[test]
     fn uncertainty_justifies_a_few_bytes_but_not_many() {
         // An even chance that nothing is needed: bytes that avoid an activation are cheap if the uncertainty is small.
-        assert!(newsvendor(40 * MB, 40 * MB, MB).keep_using());
-        assert!(newsvendor(39 * MB, 40 * MB, MB).keep_using());
-        assert!(!newsvendor(36 * MB, 40 * MB, MB).keep_using());
+        assert!(newsvendor(40 * MB, 40 * MB, MB).should_keep_link());
+        assert!(newsvendor(39 * MB, 40 * MB, MB).should_keep_link());
+        assert!(!newsvendor(36 * MB, 40 * MB, MB).should_keep_link());
         // With a large uncertainty the cost of the bytes is certain and the activation is not.
-        assert!(!newsvendor(36 * MB, 40 * MB, 20 * MB).keep_using());
+        assert!(!newsvendor(36 * MB, 40 * MB, 20 * MB).should_keep_link());
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
                 current_price: Energy::from_millijoules(millijoules),
                 ..newsvendor(50 * MB, 50 * MB - need, 4 * MB)
             };
-            (0..200).map(|n| n * MB / 10).find(|need| with_need(*need).keep_using())
+            (0..200).map(|n| n * MB / 10).find(|need| with_need(*need).should_keep_link())
         };
         let (fast, usual, slow) = (standby_threshold(2000), standby_threshold(4370), standby_threshold(6000));
         assert!(fast <= usual && usual <= slow, "{fast:?} {usual:?} {slow:?}");
@@ -146,6 +146,6 @@ mod tests {
     #[test]
     fn the_costly_link_goes_on_standby_if_activation_is_free() {
         let free = Newsvendor { activation_cost: Energy::ZERO, ..newsvendor(41 * MB, 40 * MB, 4 * MB) };
-        assert!(!free.keep_using());
+        assert!(!free.should_keep_link());
     }
 }

@@ -265,12 +265,12 @@ impl Stream {
         if buffered_time < self.buffer_guard(&active) {
             let others = self.expected_bytes(&active, time_to_end.saturating_sub(DEADLINE_MARGIN / 2));
             let known = active.iter().all(|link| self.scheduler.forecast(*link).steps() >= MIN_SAMPLES);
-            let enough = if known {
+            let suffices = if known {
                 remaining <= others.mean - others.std_dev
             } else {
                 self.sustains_playback(player, &active)
             };
-            return !enough && self.activate_cheapest();
+            return !suffices && self.activate_cheapest();
         }
         // Rule 3: the costliest active link is the candidate for standby.
         let Some(costly) = active
@@ -309,7 +309,7 @@ impl Stream {
             rate: forecast.recent_rate(),
             activation_cost: self.tariff(costly).map(|tariff| tariff.single_packet_energy()).unwrap_or_default(),
         };
-        !newsvendor.keep_using() && self.set_standby(costly, true, ModeReason::Cheapest)
+        !newsvendor.should_keep_link() && self.set_standby(costly, true, ModeReason::Cheapest)
     }
 
     /// Rules 4 and 7 before the scheduler controls the download: a link that an earlier run put on standby must be

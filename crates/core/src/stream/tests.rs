@@ -174,9 +174,9 @@ fn the_earlier_part_of_a_segment_goes_to_the_faster_link() {
     driver.run(6000);
     // Whenever LTE begins a part, the bytes directly before it came over Wi-Fi.
     let first = |link: LinkId| {
-        let own: crate::fetch::RangeSet =
+        let ranges: crate::fetch::RangeSet =
             driver.received.iter().filter(|(by, _)| *by == link).map(|(_, range)| *range).collect();
-        own.iter().map(|range| range.start).collect::<Vec<_>>()
+        ranges.iter().map(|range| range.start).collect::<Vec<_>>()
     };
     assert!(first(LTE).len() > 4);
     let wifi: crate::fetch::RangeSet =

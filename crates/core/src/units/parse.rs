@@ -54,27 +54,27 @@ pub fn parse_duration(s: &str) -> Result<Duration, ParseUnitError> {
 /// Parses a number and its unit, and returns the value in the smallest unit. Digits below the smallest unit are
 /// dropped.
 pub(super) fn parse_with_unit(
-    s: &str,
+    text: &str,
     expected: &'static str,
     units: &[(&str, u64)],
 ) -> Result<u64, ParseUnitError> {
-    let malformed = || ParseUnitError::Malformed { text: s.to_string(), expected };
-    let split = s.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(malformed)?;
-    let (number, unit) = s.split_at(split);
+    let malformed = || ParseUnitError::Malformed { text: text.to_string(), expected };
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(malformed)?;
+    let (number, unit) = text.split_at(split);
     let factor = units.iter().find(|(name, _)| *name == unit).ok_or_else(malformed)?.1;
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    if whole.is_empty() || fraction.is_empty() || fraction.contains('.') {
+    let (integer, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    if integer.is_empty() || fraction.is_empty() || fraction.contains('.') {
         return Err(malformed());
     }
-    let whole: u64 = whole.parse().map_err(|_| ParseUnitError::too_large(s))?;
-    let mut value = u128::from(whole) * u128::from(factor);
+    let integer: u64 = integer.parse().map_err(|_| ParseUnitError::too_large(text))?;
+    let mut value = u128::from(integer) * u128::from(factor);
     let mut weight = u128::from(factor) * 1_000_000_000;
     // Digits beyond the 18th are below the resolution of every unit.
     for digit in fraction.bytes().take(18) {
         weight /= 10;
         value += u128::from(digit - b'0') * weight / 1_000_000_000;
     }
-    u64::try_from(value).map_err(|_| ParseUnitError::too_large(s))
+    u64::try_from(value).map_err(|_| ParseUnitError::too_large(text))
 }
 
 /// The text is none of the names that are accepted at this position.

@@ -29,8 +29,8 @@ impl Ratio {
     }
 
     /// `part / whole`, rounded down; zero if `whole` is zero.
-    pub fn of(part: u64, whole: u64) -> Self {
-        let ppm = (u128::from(part) * 1_000_000).checked_div(u128::from(whole)).unwrap_or(0);
+    pub fn of(part: u64, total: u64) -> Self {
+        let ppm = (u128::from(part) * 1_000_000).checked_div(u128::from(total)).unwrap_or(0);
         Self(u32::try_from(ppm).unwrap_or(u32::MAX))
     }
 
@@ -69,15 +69,15 @@ impl fmt::Debug for Ratio {
 impl fmt::Display for Ratio {
     /// Percent with up to four decimals: `0.5%`, `100%`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, mut part, mut digits) = (self.0 / 10_000, self.0 % 10_000, 4);
+        let (integer, mut part, mut digits) = (self.0 / 10_000, self.0 % 10_000, 4);
         if part == 0 {
-            return write!(f, "{whole}%");
+            return write!(f, "{integer}%");
         }
         while part % 10 == 0 {
             part /= 10;
             digits -= 1;
         }
-        write!(f, "{whole}.{part:0digits$}%")
+        write!(f, "{integer}.{part:0digits$}%")
     }
 }
 

@@ -174,9 +174,9 @@ impl Header {
         if len > MAX_VALIDATOR_LEN {
             return Err(HeaderError::NotAuthentic);
         }
-        let (covered, rest) = bytes.split_at_checked(FIXED_LEN + len).ok_or(HeaderError::NotAuthentic)?;
+        let (covered, remaining) = bytes.split_at_checked(FIXED_LEN + len).ok_or(HeaderError::NotAuthentic)?;
         let header_mac = mac(covered);
-        if rest.first_chunk() != Some(&header_mac) {
+        if remaining.first_chunk() != Some(&header_mac) {
             return Err(HeaderError::NotAuthentic);
         }
         let text = covered.get(FIXED_LEN..).unwrap_or_default().to_vec();
@@ -203,7 +203,7 @@ impl Header {
     /// Whether these are the first bytes of a marline journal as a crash may have left it: of any version, torn, or
     /// never written to the disk (zeros).
     pub fn is_remnant(bytes: &[u8]) -> bool {
-        bytes.iter().zip(MAGIC).all(|(byte, ours)| *byte == 0 || byte == ours)
+        bytes.iter().zip(MAGIC).all(|(byte, magic_byte)| *byte == 0 || byte == magic_byte)
     }
 }
 
@@ -330,16 +330,16 @@ mod tests {
 
     #[test]
     fn a_journal_of_format_1_is_reported_as_such() {
-        let mut old = b"MARLINEJ\x01\0\x01\0".to_vec();
-        old.resize(96, 7);
-        assert_eq!(Header::parse(&old, mac), Err(HeaderError::Version(1)));
+        let mut old_header = b"MARLINEJ\x01\0\x01\0".to_vec();
+        old_header.resize(96, 7);
+        assert_eq!(Header::parse(&old_header, mac), Err(HeaderError::Version(1)));
         assert_eq!(Header::parse(b"precious", mac), Err(HeaderError::NotAJournal));
     }
 
     #[test]
     fn journal_remnants_of_a_crash_are_distinguished_from_other_files() {
-        for ours in [b"".as_slice(), b"MARL", b"MARLINEJ\x01\0", &[0; 100], &header().emit(mac).0] {
-            assert!(Header::is_remnant(ours), "{ours:?}");
+        for remnant in [b"".as_slice(), b"MARL", b"MARLINEJ\x01\0", &[0; 100], &header().emit(mac).0] {
+            assert!(Header::is_remnant(remnant), "{remnant:?}");
         }
         for other in [b"MARMALADE".as_slice(), b"hello", b"\0\0\x01", b"MARLINEK..."] {
             assert!(!Header::is_remnant(other), "{other:?}");

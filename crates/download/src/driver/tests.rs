@@ -102,7 +102,7 @@ fn an_output_that_cannot_be_executed_has_a_result() {
         assert!(driver.transfer.conns.ids().is_empty());
         driver.transfer.connect(ConnId(9), LinkId(0), UrlId(5), None);
         driver.transfer.request(ReqId(8), ConnId(10), RequestRange::Full, None);
-        let of = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
-        assert_eq!(driver.transfer.pending_inputs.iter().filter_map(of).collect::<Vec<_>>(), [9, 10]);
+        let closed_conn = |input: &Input| if let Input::Closed { conn, .. } = input { Some(conn.0) } else { None };
+        assert_eq!(driver.transfer.pending_inputs.iter().filter_map(closed_conn).collect::<Vec<_>>(), [9, 10]);
     });
 }

@@ -94,7 +94,7 @@ impl CompletedFiles {
 
     /// Rewrites the list with the newest records only.
     fn compact(&mut self, lines: &[String]) {
-        let newest: std::collections::BTreeSet<&String> = lines.iter().rev().take(KEPT_RECORDS).collect();
+        let newest: std::collections::BTreeSet<&String> = lines.iter().rev().take(MAX_RECORDS).collect();
         self.records.retain(|key, _| newest.contains(key));
         let Some(list_path) = &self.path else { return };
         let text: String = self.records.values().filter_map(json_line).collect();
@@ -183,7 +183,7 @@ fn record_key(url: &Url, target_path: &Path) -> Option<String> {
 const FILE_NAME: &str = "finished";
 /// Length in bytes from which on the list is compacted, and the number of records that remain.
 const MAX_LEN: u64 = 8 << 20;
-const KEPT_RECORDS: usize = 10_000;
+const MAX_RECORDS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -260,16 +260,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (list_path, file) = (dir.path().join("finished"), dir.path().join("a"));
         std::fs::write(&file, "x").unwrap();
-        let of = |n: usize| -> Url { format!("https://h.example/{n}").parse().unwrap() };
+        let url_of = |n: usize| -> Url { format!("https://h.example/{n}").parse().unwrap() };
         let mut all = CompletedFiles::load_from(&list_path);
         let etag = || Some(Validator::Etag(format!("\"{}\"", "e".repeat(1000))));
-        (0..KEPT_RECORDS + 5).for_each(|n| all.add((&of(n), &file), &file, etag(), None));
+        (0..MAX_RECORDS + 5).for_each(|n| all.add((&url_of(n), &file), &file, etag(), None));
         assert!(list_path.metadata().unwrap().len() > MAX_LEN);
         std::fs::write(dir.path().join("odd"), "").unwrap();
         let short = CompletedFiles::load_from(&list_path);
-        assert!(short.find(&of(4), &file).is_none() && short.find(&of(5), &file).is_some());
+        assert!(short.find(&url_of(4), &file).is_none() && short.find(&url_of(5), &file).is_some());
         let again = CompletedFiles::load_from(&list_path);
         assert_eq!(again.records, short.records);
-        assert_eq!(again.records.len(), KEPT_RECORDS);
+        assert_eq!(again.records.len(), MAX_RECORDS);
     }
 }

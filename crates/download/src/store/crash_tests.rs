@@ -83,7 +83,7 @@ struct CrashHistory {
     /// Next byte of each connection.
     cursors: [u64; 4],
     /// Ranges that this run considers stored.
-    held: RangeSet,
+    stored: RangeSet,
     /// Whether only kills have occurred since the present version of the file began.
     only_kills: bool,
     /// Ranges that were on the disk at the last power failure, and so must survive the next one.
@@ -104,7 +104,7 @@ impl CrashHistory {
             version: 1,
             now: Instant::ZERO,
             cursors: [0, 1, 2, 3].map(|i| i * TOTAL / 4),
-            held: RangeSet::default(),
+            stored: RangeSet::default(),
             only_kills: true,
             durable: RangeSet::default(),
         };
@@ -125,11 +125,11 @@ impl CrashHistory {
         // A failing sync may affect the opening. The second attempt finds what is left.
         let (mut part, found) = open().or_else(|_| open()).unwrap();
         let (resume, _) = resume::ExistingDownload::into_resume(found, &[URL_DIGEST]);
-        let have = resume.as_ref().map(|resume| self.check(resume)).unwrap_or_default();
+        let stored = resume.as_ref().map(|resume| self.check(resume)).unwrap_or_default();
         match resume {
             Some(resume) if resume.validator != self.validator() => part.restart().unwrap(),
-            Some(_) => self.held = have,
-            None => self.held = RangeSet::default(),
+            Some(_) => self.stored = stored,
+            None => self.stored = RangeSet::default(),
         }
         if part.on_identified(Some(DataSize::from_bytes(TOTAL)), Some(&self.validator())).is_err() {
             panic!("the file cannot be identified");
@@ -150,16 +150,16 @@ impl CrashHistory {
 
     fn check_final_name(&self) {
         let Some(bytes) = self.fs.bytes(path()) else { panic!("the older file is gone") };
-        let old = bytes == content(0, 0, 1000);
-        let whole = || (1..=self.version).any(|version| bytes == content(version, 0, TOTAL));
-        assert!(old || whole(), "half a file under the final name: {} bytes", bytes.len());
+        let is_old = bytes == content(0, 0, 1000);
+        let is_complete = || (1..=self.version).any(|version| bytes == content(version, 0, TOTAL));
+        assert!(is_old || is_complete(), "half a file under the final name: {} bytes", bytes.len());
     }
 
     fn write_range(&mut self, start: u64, end: u64) -> Result<(), StoreError> {
         let bytes = content(self.version, start, end);
         let Some(part) = &mut self.part else { return Ok(()) };
         part.write(start, &bytes)?;
-        self.held.insert(marline_core::fetch::ByteRange::new(start, end));
+        self.stored.insert(marline_core::fetch::ByteRange::new(start, end));
         Ok(())
     }
 
@@ -173,18 +173,18 @@ impl CrashHistory {
             Step::Change => {
                 self.version += 1;
                 self.part.as_mut().unwrap().restart().unwrap();
-                self.held = RangeSet::default();
+                self.stored = RangeSet::default();
                 self.durable = RangeSet::default();
                 let (total, validator) = (DataSize::from_bytes(TOTAL), self.validator());
                 self.part.as_mut().unwrap().on_identified(Some(total), Some(&validator))
             }
             Step::Kill { caches } => {
-                let before = self.held.len();
+                let before = self.stored.len();
                 if caches {
                     self.fs.drop_caches();
                 }
                 self.reopen();
-                let lost = before - self.held.len();
+                let lost = before - self.stored.len();
                 assert!(!self.only_kills || lost < DataSize::from_mib(4), "{lost} lost by a kill");
                 Ok(())
             }
@@ -193,12 +193,12 @@ impl CrashHistory {
                 Ok(())
             }
             Step::Suspend => {
-                let (part, before) = (self.part.take().unwrap(), self.held.len());
+                let (part, before) = (self.part.take().unwrap(), self.stored.len());
                 match part.suspend() {
-                    Ok(kept) => {
+                    Ok(resumed) => {
                         self.cut_power();
-                        assert_eq!(kept, !before.is_zero());
-                        assert_eq!(self.held.len(), before, "lost although it was made safe");
+                        assert_eq!(resumed, !before.is_zero());
+                        assert_eq!(self.stored.len(), before, "lost although it was made safe");
                     }
                     Err(_) => self.fail_sync(),
                 }
@@ -207,7 +207,7 @@ impl CrashHistory {
             Step::DiskFull { free_bytes } => {
                 self.fs.set_free_space(Some(u64::from(free_bytes)));
                 let mut conn = 0;
-                while self.held.missing_before(TOTAL) > DataSize::ZERO && self.receive(conn, 200_000).is_ok() {
+                while self.stored.missing_before(TOTAL) > DataSize::ZERO && self.receive(conn, 200_000).is_ok() {
                     conn = (conn + 1) % 4;
                 }
                 // If the disk is full and fails as well, the journal cannot be rewritten, so no byte is certain to
@@ -235,8 +235,8 @@ impl CrashHistory {
     fn cut_power(&mut self) {
         self.fs.cut_power();
         self.reopen();
-        let safe = std::mem::replace(&mut self.durable, self.held.clone());
-        assert!(safe.iter().all(|span| self.held.end_of_run(span.start) >= span.end), "lost from the disk");
+        let safe = std::mem::replace(&mut self.durable, self.stored.clone());
+        assert!(safe.iter().all(|span| self.stored.end_of_run(span.start) >= span.end), "lost from the disk");
     }
 
     /// The run ends with an error, as the driver would end it, and the page cache is dropped.
@@ -253,7 +253,7 @@ impl CrashHistory {
 
     fn receive(&mut self, conn: u8, len: u32) -> Result<(), StoreError> {
         let conn = usize::from(conn);
-        let Some(gap) = self.held.next_gap(self.cursors[conn], TOTAL).or_else(|| self.held.next_gap(0, TOTAL))
+        let Some(gap) = self.stored.next_gap(self.cursors[conn], TOTAL).or_else(|| self.stored.next_gap(0, TOTAL))
         else {
             return Ok(());
         };
@@ -263,7 +263,7 @@ impl CrashHistory {
     }
 
     fn finish(&mut self) -> Result<(), StoreError> {
-        while let Some(gap) = self.held.next_gap(0, TOTAL) {
+        while let Some(gap) = self.stored.next_gap(0, TOTAL) {
             self.write_range(gap.start, gap.end.min(gap.start + 250_000))?;
         }
         let mut part = self.part.take().unwrap();

@@ -88,7 +88,7 @@ pub enum StoreError {
         /// The path that is taken.
         part: PathBuf,
         /// What has this name.
-        what: &'static str,
+        reason: &'static str,
     },
     /// The unfinished file was replaced or removed by another program.
     #[error(
@@ -142,7 +142,7 @@ pub enum StoreError {
         /// The file.
         path: PathBuf,
         /// The operation that failed.
-        what: &'static str,
+        operation: &'static str,
         /// The error of the system.
         why: io::Error,
     },
@@ -197,7 +197,7 @@ pub enum StoreError {
         /// Expected digest, in hexadecimal digits.
         want: String,
         /// Where the bytes are now.
-        kept: MismatchedBytes,
+        location: MismatchedBytes,
     },
 }
 
@@ -240,7 +240,7 @@ impl StoreError {
             // Some FUSE file systems (rclone) report a lack of permission. The attempt to write sequentially shows
             // whether it is real.
             Self::NotWritable { path, .. } => path == part,
-            Self::Io { what: "opening", why, .. } => {
+            Self::Io { operation: "opening", why, .. } => {
                 matches!(Errno::from_io_error(why), Some(Errno::OPNOTSUPP | Errno::NOSYS))
             }
             _ => false,
@@ -255,10 +255,10 @@ impl StoreError {
             Some(Errno::ACCESS | Errno::PERM | Errno::ROFS) => Self::NotWritable { path, why },
             Some(Errno::NAMETOOLONG) => Self::NameTooLong { path, most: MAX_NAME_LEN },
             Some(Errno::FBIG) => {
-                Self::Io { path, what: "writing a file of this size (FAT allows less than 4 GiB)", why }
+                Self::Io { path, operation: "writing a file of this size (FAT allows less than 4 GiB)", why }
             }
             Some(Errno::ISDIR) => Self::IsDirectory { path },
-            _ => Self::Io { path, what: operation, why },
+            _ => Self::Io { path, operation, why },
         }
     }
 }

@@ -269,8 +269,8 @@ impl FileSystem for FakeFs {
     type File = FileHandle;
 
     fn open(&self, path: &Path) -> io::Result<(FileHandle, bool)> {
-        if let Some(there) = self.state.borrow().visible_names.get(path) {
-            return Ok((FileHandle(*there), false));
+        if let Some(handle) = self.state.borrow().visible_names.get(path) {
+            return Ok((FileHandle(*handle), false));
         }
         let file = self.create(path)?;
         // The mark is part of the new file's inode, so both reach the disk together.

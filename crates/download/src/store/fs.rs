@@ -316,8 +316,8 @@ impl FileSystem for OsFileSystem {
     }
 
     fn is_at_path(&self, file: &File, path: &Path) -> io::Result<bool> {
-        let (own, at_path) = (file.metadata()?, std::fs::symlink_metadata(path));
-        Ok(at_path.is_ok_and(|at_path| (at_path.dev(), at_path.ino()) == (own.dev(), own.ino())))
+        let (opened, at_path) = (file.metadata()?, std::fs::symlink_metadata(path));
+        Ok(at_path.is_ok_and(|at_path| (at_path.dev(), at_path.ino()) == (opened.dev(), opened.ino())))
     }
 
     fn write_at(&self, file: &File, at: u64, bytes: &[u8]) -> io::Result<()> {

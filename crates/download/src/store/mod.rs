@@ -485,7 +485,7 @@ impl Store {
                     name,
                     got,
                     want,
-                    kept: MismatchedBytes::InFile(part_path.to_owned()),
+                    location: MismatchedBytes::InFile(part_path.to_owned()),
                 },
                 Err(e) => e,
             }

@@ -187,10 +187,10 @@ impl<D: FileSystem> PartialFile<D> {
     /// See [`Store::set_last_modified`](super::Store::set_last_modified). Last-Modified is stored in the journal.
     pub(super) fn set_last_modified(&mut self, etag: &str, modified: &str) -> Result<Option<String>, StoreError> {
         let Some(identity) = &mut self.identity else { return Ok(None) };
-        let is_of_it = matches!(&identity.validator, Validator::Etag(tag) if tag == etag);
+        let has_same_etag = matches!(&identity.validator, Validator::Etag(tag) if tag == etag);
         let is_short =
             etag.len() + 1 + modified.len() <= download_journal::MAX_VALIDATOR_LEN && !modified.contains('\n');
-        if !is_of_it || !is_short || identity.last_modified.as_deref() == Some(modified) {
+        if !has_same_etag || !is_short || identity.last_modified.as_deref() == Some(modified) {
             return Ok(None);
         }
         let before = identity.last_modified.replace(modified.to_owned());

@@ -73,7 +73,7 @@ impl fmt::Display for RestartReason {
             }
             Self::Unreadable(why) => write!(f, "the earlier run's journal cannot be used: {why}"),
             Self::NoKey(why) => write!(f, "the earlier run's journal cannot be checked: {why}"),
-            Self::Untrusted(what) => write!(f, "the earlier run's file or journal is not trusted: {what}"),
+            Self::Untrusted(reason) => write!(f, "the earlier run's file or journal is not trusted: {reason}"),
             Self::Truncated { claimed, len } => {
                 write!(f, "the earlier run's journal records {claimed}, but the file has only {len}")
             }
@@ -115,9 +115,9 @@ impl ExistingDownload {
     pub(super) fn read<D: FileSystem>(fs: &D, journal: &Path, context: &ResumeContext<'_>) -> io::Result<Self> {
         let Some((bytes, ownership)) = fs.read(journal, MAX_JOURNAL_LEN)? else { return Ok(Self::Absent) };
         Ok(match ownership {
-            Ownership::Foreign(what) => Self::Foreign(what),
+            Ownership::Foreign(reason) => Self::Foreign(reason),
             _ if !Header::is_remnant(&bytes) => Self::NotAJournal,
-            Ownership::Shared(what) => Self::Unusable(RestartReason::Untrusted(what)),
+            Ownership::Shared(reason) => Self::Unusable(RestartReason::Untrusted(reason)),
             Ownership::Private => match fs.user_key() {
                 Ok(key) => Self::validate(&bytes, &key.for_purpose(super::KEY_PURPOSE), context),
                 Err(why) => Self::Unusable(RestartReason::NoKey(why.to_string())),
@@ -169,13 +169,13 @@ impl ExistingDownload {
             Self::Absent | Self::NotAJournal | Self::Foreign(_) => (None, None),
             Self::Unusable(why) => (None, Some(why)),
             Self::Valid { header, synced, written } => {
-                let held: RangeSet = synced.iter().chain(written.iter()).collect();
+                let ranges: RangeSet = synced.iter().chain(written.iter()).collect();
                 let (validator, _) = from_stored(&header.validator);
                 let total = DataSize::from_bytes(header.file_size);
-                let held = held.iter().collect();
+                let ranges = ranges.iter().collect();
                 let source =
                     urls.iter().position(|url| *url == header.url_digest).and_then(|n| u16::try_from(n).ok());
-                (Some(Resume { total, validator, ranges: held, mirror: source.map(UrlId) }), None)
+                (Some(Resume { total, validator, ranges, mirror: source.map(UrlId) }), None)
             }
         }
     }

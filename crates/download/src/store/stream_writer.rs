@@ -163,7 +163,7 @@ impl StreamWriter {
         self.check_reader()?;
         checked.map_err(|Mismatch { algorithm: name, computed: got, expected: want }| {
             let path = self.path.clone();
-            StoreError::ChecksumMismatch { path, name, got, want, kept: MismatchedBytes::Delivered }
+            StoreError::ChecksumMismatch { path, name, got, want, location: MismatchedBytes::Delivered }
         })
     }
 
@@ -343,8 +343,8 @@ mod tests {
         let error = loop {
             assert!(begun.elapsed() < Duration::from_secs(20), "no error");
             // On a busy machine the writing thread may be late. Until it has written, the window has no capacity.
-            let room = stream.reorder.next() + 100 <= stream.consumed_end() + (1 << 20);
-            let written = if room { stream.write(stream.reorder.next(), &[0; 100]) } else { Ok(()) };
+            let has_space = stream.reorder.next() + 100 <= stream.consumed_end() + (1 << 20);
+            let written = if has_space { stream.write(stream.reorder.next(), &[0; 100]) } else { Ok(()) };
             if let Err(error) = written.and_then(|()| stream.check_reader()) {
                 break error;
             }

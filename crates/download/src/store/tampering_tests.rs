@@ -150,23 +150,26 @@ fn forged_journals_prove_nothing() {
         ("zeros", vec![0; 4096]),
         ("text", b"precious".to_vec()),
     ];
-    for (what, journal) in journals {
+    for (description, journal) in journals {
         let site = TestDownload::new();
         std::fs::write(site.part(), malicious_data()).unwrap();
         std::fs::write(site.journal(), &journal).unwrap();
-        let error = site.download(what).unwrap();
-        assert!(matches!(error, StoreError::ForeignFile { .. }), "{what}: {error}");
-        assert!(std::fs::read(site.part()).unwrap() == malicious_data(), "{what}: a stranger's file was changed");
-        assert!(std::fs::read(site.journal()).unwrap() == journal, "{what}: a stranger's file was changed");
+        let error = site.download(description).unwrap();
+        assert!(matches!(error, StoreError::ForeignFile { .. }), "{description}: {error}");
+        assert!(
+            std::fs::read(site.part()).unwrap() == malicious_data(),
+            "{description}: a stranger's file was changed"
+        );
+        assert!(std::fs::read(site.journal()).unwrap() == journal, "{description}: a stranger's file was changed");
         // Now the unfinished file alone, then the journal alone.
         std::fs::remove_file(site.journal()).unwrap();
-        assert!(matches!(site.download(what), Some(StoreError::ForeignFile { .. })), "{what}");
+        assert!(matches!(site.download(description), Some(StoreError::ForeignFile { .. })), "{description}");
         std::fs::remove_file(site.part()).unwrap();
         std::fs::write(site.journal(), &journal).unwrap();
-        match site.download(what) {
-            None => assert!(!site.journal().exists(), "{what}"),
+        match site.download(description) {
+            None => assert!(!site.journal().exists(), "{description}"),
             Some(_) => {
-                assert_eq!(what, "text");
+                assert_eq!(description, "text");
                 assert_eq!(std::fs::read(site.journal()).unwrap(), b"precious");
             }
         }
@@ -208,20 +211,20 @@ fn a_genuine_journal_of_something_else_proves_nothing() {
     assert!(site.download("another URL's").is_none());
     // An older journal of the same unfinished file, which was restarted since.
     let site = TestDownload::with_partial(URL, &foreign);
-    let old = std::fs::read(site.journal()).unwrap();
+    let journal_bytes = std::fs::read(site.journal()).unwrap();
     let mut store = site.open().unwrap().store;
     store.restart().unwrap();
     store.on_identified(Some(DataSize::from_bytes(TOTAL as u64)), Some(&etag())).unwrap();
     store.write(0, &foreign[..CLAIMED_LEN]).unwrap();
     store.suspend().unwrap();
-    std::fs::write(site.journal(), old).unwrap();
+    std::fs::write(site.journal(), journal_bytes).unwrap();
     assert_eq!(site.open().unwrap().restart_reason, Some(RestartReason::OtherPartialFile));
     // Records of another journal behind a genuine header.
     let (site, donor) =
         (TestDownload::with_partial(URL, &genuine_data()), TestDownload::with_partial(URL, &foreign));
-    let (own, other) = (std::fs::read(site.journal()).unwrap(), std::fs::read(donor.journal()).unwrap());
-    let begin = own.len() - 32 * ((own.len() - 160) / 32);
-    std::fs::write(site.journal(), [&own[..begin], &other[begin..]].concat()).unwrap();
+    let (journal, other) = (std::fs::read(site.journal()).unwrap(), std::fs::read(donor.journal()).unwrap());
+    let begin = journal.len() - 32 * ((journal.len() - 160) / 32);
+    std::fs::write(site.journal(), [&journal[..begin], &other[begin..]].concat()).unwrap();
     assert!(site.open().unwrap().resume.unwrap().ranges.is_empty());
 }
 
@@ -246,26 +249,26 @@ fn files_that_others_could_have_written_to_are_not_trusted() {
         ("a group that may write", |path| std::fs::set_permissions(path, Permissions::from_mode(0o664)).unwrap()),
         ("a world that may write", |path| std::fs::set_permissions(path, Permissions::from_mode(0o646)).unwrap()),
     ];
-    for (what, spoil) in spoil {
+    for (description, spoil) in spoil {
         for name in [".part", ".part.journal"] {
             let site = TestDownload::with_partial(URL, &genuine_data());
             // The attacker has it open, or has another name for it.
-            let held = File::options().write(true).open(site.with_suffix(name)).unwrap();
+            let file = File::options().write(true).open(site.with_suffix(name)).unwrap();
             spoil(&site.with_suffix(name));
             let Opened { store, resume, restart_reason } = site.open().unwrap();
-            assert_eq!(resume, None, "{what} {name}");
+            assert_eq!(resume, None, "{description} {name}");
             assert!(
                 matches!(restart_reason, Some(RestartReason::Untrusted(_))),
-                "{what} {name}: {restart_reason:?}"
+                "{description} {name}: {restart_reason:?}"
             );
             drop(store);
-            held.write_all_at(&malicious_data(), 0).unwrap();
-            assert!(site.download(what).is_none(), "{what} {name}");
+            file.write_all_at(&malicious_data(), 0).unwrap();
+            assert!(site.download(description).is_none(), "{description} {name}");
             // A file of this user that marline did not write is left alone.
             let site = TestDownload::new();
             std::fs::write(site.with_suffix(name), if name == ".part" { "" } else { "precious" }).unwrap();
             spoil(&site.with_suffix(name));
-            assert!(matches!(site.open(), Err(StoreError::ForeignFile { .. })), "{what} {name}");
+            assert!(matches!(site.open(), Err(StoreError::ForeignFile { .. })), "{description} {name}");
         }
     }
 }

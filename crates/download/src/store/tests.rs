@@ -110,11 +110,11 @@ fn bytes_of_a_killed_run_are_resumed() {
     let Opened { mut store, resume, restart_reason } = Store::open(&path, &urls()).unwrap();
     let resume = resume.unwrap();
     assert_eq!((restart_reason, resume.total.bytes(), &resume.validator), (None, 5_000_000, &etag("a")));
-    let [have] = resume.ranges[..] else { panic!("{:?}", resume.ranges) };
-    assert_eq!(have.start, 1_000_000);
-    assert!(have.end > 4_000_000 - (1 << 20) && have.end <= 4_000_000, "{have}");
+    let [range] = resume.ranges[..] else { panic!("{:?}", resume.ranges) };
+    assert_eq!(range.start, 1_000_000);
+    assert!(range.end > 4_000_000 - (1 << 20) && range.end <= 4_000_000, "{range}");
     identify_file(&mut store, data.len());
-    for (from, to) in [(0, 1_000_000), (have.end as usize, 5_000_000)] {
+    for (from, to) in [(0, 1_000_000), (range.end as usize, 5_000_000)] {
         store.write(from as u64, &data[from..to]).unwrap();
     }
     store.finish().unwrap();
@@ -269,12 +269,12 @@ fn a_lock_that_briefly_outlives_its_owner_is_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("file");
     drop(new_store(&path));
-    let held = std::fs::File::open(part_path(&path)).unwrap();
-    rustix::fs::flock(&held, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
+    let locked_file = std::fs::File::open(part_path(&path)).unwrap();
+    rustix::fs::flock(&locked_file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             std::thread::sleep(std::time::Duration::from_millis(50));
-            drop(held);
+            drop(locked_file);
         });
         new_store(&path);
     });
@@ -425,10 +425,10 @@ fn inside_a_full_disk() {
     drop(other);
     std::fs::remove_file("/mnt/other").unwrap();
     let Opened { mut store, resume, .. } = Store::open(&path, &urls()).unwrap();
-    let have = resume.unwrap().ranges;
-    assert_eq!((have.len(), have[0].start), (1, 0));
+    let ranges = resume.unwrap().ranges;
+    assert_eq!((ranges.len(), ranges[0].start), (1, 0));
     identify_file(&mut store, data.len());
-    let from = have[0].end as usize;
+    let from = ranges[0].end as usize;
     assert!(from > 1 << 20);
     store.write(from as u64, &data[from..]).unwrap();
     store.finish().unwrap();
@@ -535,14 +535,14 @@ fn inside_a_run_that_is_killed() {
     let data = bytes(KILL_SIZE);
     let Opened { mut store, resume, .. } = Store::open(&path, &urls()).unwrap();
     identify_file(&mut store, data.len());
-    let mut have: RangeSet = resume.iter().flat_map(|resume| resume.ranges.clone()).collect();
+    let mut stored: RangeSet = resume.iter().flat_map(|resume| resume.ranges.clone()).collect();
     // Two connections, half the file apart.
     let begun = std::time::Instant::now();
     let mut from = 0;
-    while let Some(gap) = have.next_gap(from, KILL_SIZE as u64).or_else(|| have.next_gap(0, KILL_SIZE as u64)) {
+    while let Some(gap) = stored.next_gap(from, KILL_SIZE as u64).or_else(|| stored.next_gap(0, KILL_SIZE as u64)) {
         let end = gap.end.min(gap.start + 20_000);
         store.write(gap.start, &data[gap.start as usize..end as usize]).unwrap();
-        have.insert(ByteRange::new(gap.start, end));
+        stored.insert(ByteRange::new(gap.start, end));
         from = (end + KILL_SIZE as u64 / 2) % KILL_SIZE as u64;
         store.tick(Instant::from_nanos(begun.elapsed().as_nanos() as u64 * 50)).unwrap();
         std::thread::sleep(std::time::Duration::from_micros(50));

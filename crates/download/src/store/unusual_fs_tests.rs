@@ -70,12 +70,12 @@ fn a_suggested_name_is_adapted_and_a_name_from_the_user_is_rejected() {
 
 #[test]
 fn a_suggested_name_is_as_long_as_the_file_system_allows() {
-    for says_longest in [true, false] {
+    for reports_longest in [true, false] {
         for longest_name in [143, 70] {
             let dir = tempfile::tempdir().unwrap();
             let long = format!("{}.tar.gz", "x".repeat(230));
             fs_quirks::with_quirks(
-                FsQuirks { max_name_len: longest_name, reports_max_name: says_longest, ..FsQuirks::default() },
+                FsQuirks { max_name_len: longest_name, reports_max_name: reports_longest, ..FsQuirks::default() },
                 || {
                     let mut store = Store::open_suggested(&dir.path().join(&long), &urls()).unwrap().store;
                     assert!(store.take_note().unwrap().contains(".tar.gz\": the file system"));

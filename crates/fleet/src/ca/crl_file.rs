@@ -157,7 +157,8 @@ struct FileStat(i64, i64, u64, u64, u64);
 impl FileStat {
     /// Must be read before the file: a change in between is then detected the next time.
     fn of(path: &Path) -> Result<Self, CaError> {
-        let of = |meta: Metadata| Self(meta.mtime(), meta.mtime_nsec(), meta.size(), meta.dev(), meta.ino());
-        std::fs::metadata(path).map(of).map_err(CaError::file(path))
+        let fingerprint =
+            |meta: Metadata| Self(meta.mtime(), meta.mtime_nsec(), meta.size(), meta.dev(), meta.ino());
+        std::fs::metadata(path).map(fingerprint).map_err(CaError::file(path))
     }
 }

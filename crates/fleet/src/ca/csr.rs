@@ -40,9 +40,9 @@ impl CertRequest {
 
     fn from_der(der: &[u8]) -> Result<Self, CaError> {
         let wrong = |text: &str| CaError::Request(text.to_owned());
-        let (rest, request) =
+        let (remaining, request) =
             X509CertificationRequest::from_der(der).map_err(|_| wrong("cannot be read: not PKCS #10"))?;
-        if !rest.is_empty() {
+        if !remaining.is_empty() {
             return Err(wrong("has bytes after its end"));
         }
         let kind = || wrong("has a key of another kind than ECDSA P-256");

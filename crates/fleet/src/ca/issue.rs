@@ -253,12 +253,12 @@ pub(crate) fn pem_encode(label: &str, der: &[u8]) -> String {
     use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");
-    let mut rest = text.as_str();
-    while !rest.is_empty() {
-        let (line, after) = rest.split_at(rest.len().min(64));
+    let mut remaining = text.as_str();
+    while !remaining.is_empty() {
+        let (line, after) = remaining.split_at(remaining.len().min(64));
         pem.push_str(line);
         pem.push('\n');
-        rest = after;
+        remaining = after;
     }
     pem + &format!("-----END {label}-----\n")
 }

@@ -59,7 +59,7 @@ pub(super) fn read_records(dir: &Path) -> Result<Vec<IssuedCert>, CaError> {
     let path = log_path(dir);
     let missing = || CaError::damaged(&path, "it is missing: restore it from a copy");
     let text = atomic_file::read(&path)?.ok_or_else(missing)?;
-    let complete = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
     let line = |(at, line): (usize, &str)| {
         serde_json::from_str(line).map_err(|error| CaError::damaged(&path, format!("line {}: {error}", at + 1)))
     };

@@ -48,12 +48,12 @@ fn mutations() -> impl Strategy<Value = Vec<(prop::sample::Index, u8, u8)>> {
 
 fn mutate(bytes: &[u8], changes: &[(prop::sample::Index, u8, u8)]) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
-    for (at, how, byte) in changes {
+    for (at, mutation, byte) in changes {
         if bytes.is_empty() {
             break;
         }
         let at = at.index(bytes.len());
-        match how {
+        match mutation {
             0 => bytes[at] = *byte,
             1 => bytes.insert(at, *byte),
             2 => drop(bytes.remove(at)),

@@ -103,22 +103,22 @@ impl Authority {
         to_revoke: &[IssuedCert],
         now: UtcSeconds,
     ) -> Result<(), CaError> {
-        let old = self.crl()?;
+        let previous_crl = self.crl()?;
         let ends: BTreeMap<&[u8], UtcSeconds> =
             issued.iter().map(|issued| (issued.serial.as_bytes(), issued.not_after)).collect();
         // Certificates missing in the issued log stay on the list forever, because their expiry is unknown.
         let is_retained = |serial: &[u8]| ends.get(serial).is_none_or(|end| end.saturating_add(RETENTION) >= now);
-        let mut revoked = old.revoked.clone();
+        let mut revoked = previous_crl.revoked.clone();
         revoked.retain(|serial, _| is_retained(serial));
         for issued in to_revoke {
             revoked.entry(issued.serial.as_bytes().to_vec()).or_insert(now);
         }
         add_renewals(&mut revoked, issued, now);
-        if revoked.keys().all(|serial| old.revoked.contains_key(serial)) {
+        if revoked.keys().all(|serial| previous_crl.revoked.contains_key(serial)) {
             return Ok(());
         }
         atomic_file::remove_temp_files(&self.dir)?;
-        let pem = crl::sign(self.signer()?, old.number.saturating_add(1), &revoked, now)?;
+        let pem = crl::sign(self.signer()?, previous_crl.number.saturating_add(1), &revoked, now)?;
         atomic_file::replace(&crl::path(&self.dir), pem.as_bytes(), atomic_file::PUBLIC_MODE)
     }
 }

@@ -79,12 +79,12 @@ fn an_invalid_name_creates_nothing() {
 fn an_interrupted_creation_is_completed_from_any_step() {
     let order = ["ca.key", "issued.jsonl", "revoked.pem"];
     for made in 0..=order.len() {
-        let (_home, whole) = new_authority();
+        let (_home, complete_ca) = new_authority();
         let half = tempfile::tempdir().unwrap();
         let dir = half.path().join("ca");
         std::fs::create_dir(&dir).unwrap();
         for file in &order[..made] {
-            std::fs::copy(whole.dir.join(file), dir.join(file)).unwrap();
+            std::fs::copy(complete_ca.dir.join(file), dir.join(file)).unwrap();
         }
         // A temporary file of the interrupted process.
         std::fs::write(dir.join(".ca.key.77.new"), "-----BEGIN PRIV").unwrap();
@@ -141,11 +141,11 @@ fn the_key_of_another_authority_is_detected() {
 fn a_certificate_contains_the_template_and_only_the_key_of_the_request() {
     let (_home, authority) = new_authority();
     let key = KeyPair::generate().unwrap();
-    let mut asked = CertificateParams::new(vec!["evil.example".to_owned()]).unwrap();
-    asked.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    asked.subject_alt_names.push(rcgen::SanType::URI("marline://operator/root".try_into().unwrap()));
-    let asked = asked.serialize_request(&key).unwrap().pem().unwrap();
-    let request = CertRequest::parse(asked.as_bytes()).unwrap();
+    let mut params = CertificateParams::new(vec!["evil.example".to_owned()]).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.subject_alt_names.push(rcgen::SanType::URI("marline://operator/root".try_into().unwrap()));
+    let request_pem = params.serialize_request(&key).unwrap().pem().unwrap();
+    let request = CertRequest::parse(request_pem.as_bytes()).unwrap();
     let addresses = ["relay1.example", "192.0.2.7", "2001:db8::7"].map(|text| text.parse().unwrap()).to_vec();
     let relay = CertTemplate::new("marline://relay/fra-1".parse().unwrap(), addresses, MONTH).unwrap();
     let chain = authority.issue(&relay, &request, now()).unwrap();
@@ -182,8 +182,8 @@ fn files_of_a_member_are_written_once_and_its_key_is_private() {
     assert_eq!((mode(&files.key), mode(&files.certificate)), (0o600, 0o644));
     let certificate = pem(authority.certificate());
     assert_eq!(std::fs::read_to_string(&files.authority).unwrap(), certificate);
-    let ours = std::fs::read_to_string(authority.dir.join("ca.pem")).unwrap();
-    assert_eq!(ours, certificate, "both files are equal");
+    let stored = std::fs::read_to_string(authority.dir.join("ca.pem")).unwrap();
+    assert_eq!(stored, certificate, "both files are equal");
     let before = std::fs::read(&files.key).unwrap();
     assert!(matches!(files.write(&chain, Some(&key)), Err(CaError::Exists { .. })));
     assert_eq!(std::fs::read(&files.key).unwrap(), before);
@@ -373,11 +373,11 @@ fn a_revoked_certificate_stays_on_the_list_until_a_day_after_its_expiry() {
     authority.revoke(late.record.serial, end.saturating_add(23 * HOUR)).unwrap();
     assert!(crl.refresh().unwrap());
     assert_eq!(revoked(&crl), [true, true, true]);
-    let (later, _) = authority.issue_with_key(&edge_template(), end).unwrap();
-    authority.revoke(later.record.serial, end.saturating_add(25 * HOUR)).unwrap();
+    let (certificate, _) = authority.issue_with_key(&edge_template(), end).unwrap();
+    authority.revoke(certificate.record.serial, end.saturating_add(25 * HOUR)).unwrap();
     assert!(crl.refresh().unwrap());
     assert_eq!(revoked(&crl), [false, false, false]);
-    assert!(crl.is_revoked(late.record.serial.as_bytes()) && crl.is_revoked(later.record.serial.as_bytes()));
+    assert!(crl.is_revoked(late.record.serial.as_bytes()) && crl.is_revoked(certificate.record.serial.as_bytes()));
 }
 
 #[test]
@@ -443,7 +443,7 @@ fn concurrent_revocations_on_two_hosts_are_merged() {
     let (_home, here) = new_authority();
     let chains: Vec<IssuedChain> =
         (0..3).map(|_| here.issue_with_key(&edge_template(), now()).unwrap().0).collect();
-    let (_dir, there) = copy_authority(&here);
+    let (_dir, copied_authority) = copy_authority(&here);
     let text = |authority: &Authority| std::fs::read_to_string(authority.crl_path()).unwrap();
     let list = |authority: &Authority| {
         let list = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
@@ -451,24 +451,27 @@ fn concurrent_revocations_on_two_hosts_are_merged() {
         (list.number(), revoked.collect::<Vec<_>>())
     };
     here.revoke(chains[0].record.serial, now()).unwrap();
-    there.revoke(chains[1].record.serial, now()).unwrap();
-    assert_eq!((list(&here), list(&there)), ((2, vec![true, false, false]), (2, vec![false, true, false])));
+    copied_authority.revoke(chains[1].record.serial, now()).unwrap();
+    assert_eq!(
+        (list(&here), list(&copied_authority)),
+        ((2, vec![true, false, false]), (2, vec![false, true, false]))
+    );
     // Neither list simply replaces the other: the next list contains both entries, and both hosts use it.
-    assert!(here.merge_crl(&text(&there), now()).unwrap());
+    assert!(here.merge_crl(&text(&copied_authority), now()).unwrap());
     assert_eq!(list(&here), (3, vec![true, true, false]));
-    assert!(there.merge_crl(&text(&here), now()).unwrap());
-    assert_eq!(text(&there), text(&here));
-    assert!(!here.merge_crl(&text(&there), now()).unwrap(), "the lists are equal");
+    assert!(copied_authority.merge_crl(&text(&here), now()).unwrap());
+    assert_eq!(text(&copied_authority), text(&here));
+    assert!(!here.merge_crl(&text(&copied_authority), now()).unwrap(), "the lists are equal");
     // Both hosts may have merged the lists: the lists are then equal, and nothing changes.
-    let older = text(&there);
-    there.revoke(chains[2].record.serial, now()).unwrap();
-    assert!(!there.merge_crl(&older, now()).unwrap(), "an older list with fewer entries");
-    assert_eq!(list(&there), (4, vec![true; 3]));
+    let older = text(&copied_authority);
+    copied_authority.revoke(chains[2].record.serial, now()).unwrap();
+    assert!(!copied_authority.merge_crl(&older, now()).unwrap(), "an older list with fewer entries");
+    assert_eq!(list(&copied_authority), (4, vec![true; 3]));
     // A host that was offline and has revoked meanwhile has fewer entries and no greater number: its list must neither
     // win nor be lost.
     let (_dir, away) = copy_authority(&here);
     away.revoke(chains[2].record.serial, now()).unwrap();
-    assert!(!away.merge_crl(&text(&there), now()).unwrap() && list(&away) == list(&there));
+    assert!(!away.merge_crl(&text(&copied_authority), now()).unwrap() && list(&away) == list(&copied_authority));
     assert!(here.merge_crl("no list", now()).is_err());
     let (_other, strange) = new_authority();
     assert!(here.merge_crl(&text(&strange), now()).is_err());
@@ -487,8 +490,8 @@ fn a_received_list_applies_even_if_the_file_cannot_be_written() {
     std::fs::create_dir(&path).unwrap();
     authority.revoke(chain.record.serial, now()).unwrap();
     let newer = std::fs::read_to_string(authority.crl_path()).unwrap();
-    let held = list.clone();
-    assert!(held.update(&newer).is_err(), "the list is not stored");
+    let stale_list = list.clone();
+    assert!(stale_list.update(&newer).is_err(), "the list is not stored");
     assert!(list.refresh().unwrap() && list.is_revoked(chain.record.serial.as_bytes()) && list.number() == 2);
     assert!(!list.update(&newer).unwrap(), "the list is already known");
 }

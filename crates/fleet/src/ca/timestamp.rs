@@ -61,10 +61,10 @@ impl FromStr for UtcSeconds {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let time = OffsetDateTime::parse(text, &Rfc3339).ok();
-        let stamp = time.and_then(|time| u64::try_from(time.unix_timestamp()).ok()).map(Self::from_unix);
+        let parsed = time.and_then(|time| u64::try_from(time.unix_timestamp()).ok()).map(Self::from_unix);
         // RFC 3339 also allows fractions, leap seconds and other offsets. Here each second has exactly one text.
-        stamp
-            .filter(|stamp| stamp.to_string() == text)
+        parsed
+            .filter(|parsed| parsed.to_string() == text)
             .ok_or_else(|| format!("`{text}` is not a time of the form 2026-10-02T12:00:00Z"))
     }
 }

@@ -77,8 +77,8 @@ impl UsedTokens for UsedTokensFile {
             return Ok(false);
         }
         // A truncated line that counts must not be lost when the next line is appended.
-        let is_whole = stat_file(&self.path()).is_some_and(|(_, length)| length == self.expected_len());
-        if !is_whole {
+        let has_expected_len = stat_file(&self.path()).is_some_and(|(_, length)| length == self.expected_len());
+        if !has_expected_len {
             self.rewrite()?;
         }
         atomic_file::append(&self.path(), &format_line(nonce, until))?;
@@ -132,13 +132,13 @@ mod tests {
     #[test]
     fn a_truncated_line_counts_if_its_nonce_is_complete() {
         let nonce: Nonce = "0123456789abcdef0123456789abcdef".parse().unwrap();
-        let whole = format_line(nonce, UtcSeconds::from_unix(1_800_000_000));
-        assert_eq!(whole.len(), LINE_LEN);
+        let line = format_line(nonce, UtcSeconds::from_unix(1_800_000_000));
+        assert_eq!(line.len(), LINE_LEN);
         for length in 0..=LINE_LEN {
-            let taken = parse(&whole[..length]).unwrap();
+            let taken = parse(&line[..length]).unwrap();
             assert_eq!(taken.contains_key(&nonce), length >= NONCE_LEN, "{length}");
         }
-        assert_eq!(parse(&format!("{whole}\nxx\n{whole}\n")).unwrap_err(), "line 2 cannot be read");
-        assert!(parse(&format!("{whole}\n\n")).is_err());
+        assert_eq!(parse(&format!("{line}\nxx\n{line}\n")).unwrap_err(), "line 2 cannot be read");
+        assert!(parse(&format!("{line}\n\n")).is_err());
     }
 }

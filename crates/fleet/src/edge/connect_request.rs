@@ -62,13 +62,13 @@ pub(super) async fn request_tunnel(
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             if let Some(answer) = parse_response(&bytes)? {
-                let rest = bytes.split_off(answer.head_len);
-                return Ok((answer, rest));
+                let remaining = bytes.split_off(answer.head_len);
+                return Ok((answer, remaining));
             }
         }
     };
     match timeout(RESPONSE_TIMEOUT, exchange).await {
-        Ok(Ok((answer, rest))) if answer.status == 200 => Ok((conn, rest)),
+        Ok(Ok((answer, remaining))) if answer.status == 200 => Ok((conn, remaining)),
         Ok(Ok((answer, _))) => Err(ConnectError::Refused(answer)),
         Ok(Err(error)) => Err(ConnectError::Connection(error)),
         Err(_) => Err(ConnectError::Connection(io::Error::new(io::ErrorKind::TimedOut, "no answer"))),
@@ -87,7 +87,7 @@ pub(crate) fn parse_response(bytes: &[u8]) -> io::Result<Option<RelayResponse>> 
             let details = proxy_status.map_or(head.reason.unwrap_or_default().to_owned(), |field| {
                 let text = String::from_utf8_lossy(field.value).into_owned();
                 text.split_once("details=\"")
-                    .map_or(text.clone(), |(_, rest)| rest.trim_end_matches('"').to_owned())
+                    .map_or(text.clone(), |(_, remaining)| remaining.trim_end_matches('"').to_owned())
             });
             let error = proxy_status.and_then(|field| proxy_status_error(&String::from_utf8_lossy(field.value)));
             Ok(Some(RelayResponse { status, error, details, head_len: len }))
@@ -114,8 +114,8 @@ const ERRORS: [&str; 7] = [
 /// The error type in a `Proxy-Status` field; `None`: it has none, or another one.
 fn proxy_status_error(field: &str) -> Option<&'static str> {
     let parameters = field.split_once("details=").map_or(field, |(before, _)| before).split(';');
-    let word = parameters.filter_map(|parameter| parameter.trim().strip_prefix("error=")).next()?.trim();
-    ERRORS.into_iter().find(|error| *error == word)
+    let code = parameters.filter_map(|parameter| parameter.trim().strip_prefix("error=")).next()?.trim();
+    ERRORS.into_iter().find(|error| *error == code)
 }
 
 #[cfg(test)]
@@ -137,8 +137,11 @@ mod tests {
         let problem =
             Problem::new(Status::ServiceUnavailable, "connection_limit_reached", "this relay is draining")
                 .to_response();
-        let of = parse_response(problem.as_bytes()).unwrap().unwrap();
-        assert_eq!((of.status, of.error, of.details.as_str()), (503, None, "this relay is draining"));
+        let response = parse_response(problem.as_bytes()).unwrap().unwrap();
+        assert_eq!(
+            (response.status, response.error, response.details.as_str()),
+            (503, None, "this relay is draining")
+        );
         for error in ERRORS {
             let problem = Problem::new(Status::Forbidden, error, "h: error=dns_error; no").to_response();
             assert_eq!(parse_response(problem.as_bytes()).unwrap().unwrap().error, Some(error));

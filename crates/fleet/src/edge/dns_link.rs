@@ -82,12 +82,12 @@ pub(super) fn choose<'a>(
     if survey.vpn.is_some() {
         return (DnsLinks::default(), now([None, None]));
     }
-    let has: [fn(&Interface) -> bool; 2] = [|link| link.route_v4.is_some(), |link| link.route_v6.is_some()];
-    let of = |family: usize| {
-        let able = |link: &LinkState| survey.by_name(&link.name).is_some_and(has[family]);
+    let has_route: [fn(&Interface) -> bool; 2] = [|link| link.route_v4.is_some(), |link| link.route_v6.is_some()];
+    let choose_for = |family: usize| {
+        let able = |link: &LinkState| survey.by_name(&link.name).is_some_and(has_route[family]);
         replacement(links, nameless, &default_interfaces[family]?.name, udp_link, able)
     };
-    let found = [of(0), of(1)];
+    let found = [choose_for(0), choose_for(1)];
     let [v4, v6] = found.each_ref().map(|over| survey.by_name(&over.as_ref()?.link));
     (DnsLinks { v4, v6 }, now(found))
 }
@@ -151,8 +151,8 @@ mod tests {
         for dead in [down(link("eth0", 9)), silent(link("eth0", 9))] {
             assert_eq!(of(&[dead.clone(), link("wlan0", 1), link("wwan0", 2)], Some("wlan0")).unwrap(), "wlan0");
             assert_eq!(of(&[dead.clone(), link("wlan0", 1), link("wwan0", 2)], None).unwrap(), "wwan0");
-            let rest_too = [dead.clone(), silent(link("wlan0", 1)), link("wwan0", 2)];
-            assert_eq!(of(&rest_too, Some("wlan0")).unwrap(), "wwan0");
+            let both_silent = [dead.clone(), silent(link("wlan0", 1)), link("wwan0", 2)];
+            assert_eq!(of(&both_silent, Some("wlan0")).unwrap(), "wwan0");
             assert_eq!(of(&[dead.clone(), silent(link("wlan0", 1))], Some("wlan0")), None, "none is better");
             assert_eq!(of(&[dead], None), None);
         }
@@ -167,19 +167,21 @@ mod tests {
     #[test]
     fn queries_leave_a_link_whose_dns_servers_do_not_answer() {
         let links = [link("eth0", 9), link("wlan0", 1)];
-        let of = |nameless: &[&str], rest| replacement(&links, &names(nameless), "eth0", rest, |_| true);
-        let over = of(&["eth0"], Some("eth0")).unwrap();
+        let override_of =
+            |nameless: &[&str], udp_link| replacement(&links, &names(nameless), "eth0", udp_link, |_| true);
+        let over = override_of(&["eth0"], Some("eth0")).unwrap();
         assert_eq!(
             (over.link.as_str(), over.instead_of.as_str(), over.why),
             ("wlan0", "eth0", DnsLinkReason::DnsUnanswered)
         );
-        assert_eq!(of(&["wlan0"], None), None);
-        assert_eq!(of(&["eth0", "wlan0"], None), None);
+        assert_eq!(override_of(&["wlan0"], None), None);
+        assert_eq!(override_of(&["eth0", "wlan0"], None), None);
     }
 
     /// An interface with default routes of IPv4, of IPv6 or of both.
     fn interface(name: &str, index: u32, families: [bool; 2]) -> Interface {
-        let [v4, v6] = families.map(|has| has.then_some(DefaultRoute { metric: 100, table: 254, gateway: None }));
+        let [v4, v6] =
+            families.map(|has_route| has_route.then_some(DefaultRoute { metric: 100, table: 254, gateway: None }));
         Interface {
             name: name.into(),
             index,
@@ -206,9 +208,9 @@ mod tests {
         ];
         let mut survey = InterfaceList { interfaces, vpn: None };
         let links = [silent(link("eth0", 9)), link("wlan0", 9), link("wwan0", 1), link("wwan1", 0)];
-        let chosen = |survey: &InterfaceList, links: &[LinkState], rest| {
+        let chosen = |survey: &InterfaceList, links: &[LinkState], udp_link| {
             let default_interfaces = [survey.by_name("eth0"); 2];
-            let (chosen, now) = choose(survey, links, &names(&["wwan9"]), default_interfaces, rest);
+            let (chosen, now) = choose(survey, links, &names(&["wwan9"]), default_interfaces, udp_link);
             let [v4, v6] = [(chosen.v4, &now.v4), (chosen.v6, &now.v6)].map(|(interface, replacement)| {
                 assert_eq!(interface.map(|link| &link.name), replacement.as_ref().map(|over| &over.link));
                 interface.map_or("", |link| &link.name).to_owned()

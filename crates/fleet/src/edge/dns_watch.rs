@@ -37,13 +37,13 @@ const SYSTEM_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) async fn run(edge: &Edge) -> Infallible {
     let started_at = std::time::Instant::now();
     let now = || Instant::from_millis(u64::try_from(started_at.elapsed().as_millis()).unwrap_or(u64::MAX));
-    let mut pace = ProbeSchedule::default();
+    let mut schedule = ProbeSchedule::default();
     loop {
         sleep(PROBE_INTERVAL).await;
         let passing = edge.lan_uplink.borrow().clone();
         let sent = || passing.iter().filter_map(|link| Some((link.clone(), read_counters(link)?.sent))).collect();
         let links: Vec<LinkState> = edge.links().into_iter().filter(|link| link.up && !link.unresponsive).collect();
-        let is_due = pace.is_due(now(), sent(), links.len());
+        let is_due = schedule.is_due(now(), sent(), links.len());
         let found = if is_due {
             let Ok(Ok(survey)) = spawn_blocking(list_interfaces).await else { continue };
             let before = edge.dns_failures.borrow().clone();
@@ -57,7 +57,7 @@ pub(super) async fn run(edge: &Edge) -> Infallible {
             .dns_failures
             .send_if_modified(|now| std::mem::replace(now, found.failed_links.clone()) != found.failed_links);
         if is_due {
-            pace.round_ended(now(), sent(), &found, is_new);
+            schedule.round_ended(now(), sent(), &found, is_new);
         }
     }
 }
@@ -176,14 +176,14 @@ impl LinkQueries {
 
 impl ProbeRound {
     fn new(links: &[LinkState], passing: &BTreeSet<String>, nameless: &BTreeSet<String>) -> Self {
-        let of = |link: &LinkState| LinkQueries {
+        let queries_of = |link: &LinkState| LinkQueries {
             name: link.name.clone(),
             metered: link.metered,
             is_in_use: passing.contains(&link.name),
             had_failed: nameless.contains(&link.name),
             answers: Vec::new(),
         };
-        Self { links: links.iter().map(of).collect(), system_answers: None }
+        Self { links: links.iter().map(queries_of).collect(), system_answers: None }
     }
 
     fn record_link(&mut self, link: &str, answers: Option<bool>) {
@@ -213,12 +213,12 @@ impl ProbeRound {
                     Some(false) => {}
                 }
             }
-            let mut of = self.links.iter().filter(|link| link.metered == metered);
-            if of.clone().any(|link| link.answered() == Some(true)) {
+            let mut candidates = self.links.iter().filter(|link| link.metered == metered);
+            if candidates.clone().any(|link| link.answered() == Some(true)) {
                 let nameless = suspects().map(|link| link.name.clone()).collect();
                 return Step::Done(DnsProbeResult { failed_links: nameless, is_any_failing: true });
             }
-            if let Some(link) = of.find(|link| !link.is_in_use && link.answers.is_empty()) {
+            if let Some(link) = candidates.find(|link| !link.is_in_use && link.answers.is_empty()) {
                 return Step::Link(link.name.clone());
             }
         }
@@ -274,16 +274,16 @@ mod tests {
 
     #[test]
     fn a_link_fails_if_its_dns_servers_do_not_answer_twice_and_those_of_another_link_do() {
-        let (asked, found) = run(&[], false, &[("own", &[true]), ("free", &[true])]);
+        let (queried, found) = run(&[], false, &[("own", &[true]), ("free", &[true])]);
         assert_eq!(
-            (asked.concat(), found),
+            (queried.concat(), found),
             ("own".into(), DnsProbeResult::default()),
             "the other link is not probed"
         );
-        let (asked, found) = run(&[], false, &[("own", &[false, true]), ("free", &[true])]);
-        assert_eq!((asked.concat(), found), ("ownown".into(), DnsProbeResult::default()), "packets were lost");
-        let (asked, found) = run(&[], false, &[("own", &[false]), ("free", &[true]), ("metered", &[true])]);
-        assert_eq!(asked, ["own", "own", "free"]);
+        let (queried, found) = run(&[], false, &[("own", &[false, true]), ("free", &[true])]);
+        assert_eq!((queried.concat(), found), ("ownown".into(), DnsProbeResult::default()), "packets were lost");
+        let (queried, found) = run(&[], false, &[("own", &[false]), ("free", &[true]), ("metered", &[true])]);
+        assert_eq!(queried, ["own", "own", "free"]);
         assert_eq!(found, DnsProbeResult { failed_links: set(&["own"]), is_any_failing: true });
         let (_, found) = run(&[], false, &[("own", &[false]), ("free", &[false])]);
         assert_eq!(found, DnsProbeResult { failed_links: set(&[]), is_any_failing: true }, "none is better");
@@ -292,28 +292,28 @@ mod tests {
     #[test]
     fn a_metered_link_is_probed_last_and_only_if_the_systems_resolver_does_not_answer() {
         let all: [(&str, &[bool]); 3] = [("own", &[false]), ("free", &[false]), ("metered", &[true])];
-        let (asked, found) = run(&[], true, &all);
-        assert_eq!(asked, ["own", "own", "free", "system"]);
+        let (queried, found) = run(&[], true, &all);
+        assert_eq!(queried, ["own", "own", "free", "system"]);
         assert_eq!(found, DnsProbeResult { failed_links: set(&[]), is_any_failing: true });
-        let (asked, found) = run(&[], false, &all);
-        assert_eq!(asked, ["own", "own", "free", "system", "metered"]);
+        let (queried, found) = run(&[], false, &all);
+        assert_eq!(queried, ["own", "own", "free", "system", "metered"]);
         assert_eq!(found.failed_links, set(&["own"]));
         // Queries have left `own`: the system's resolver uses the metered link now.
-        let (asked, found) = run(&["own"], true, &all);
-        assert_eq!((asked.join(" "), found.failed_links), ("own free metered".into(), set(&["own"])));
+        let (queried, found) = run(&["own"], true, &all);
+        assert_eq!((queried.join(" "), found.failed_links), ("own free metered".into(), set(&["own"])));
         assert_eq!(run(&["own"], true, &[("own", &[true]), ("metered", &[true])]).1, DnsProbeResult::default());
     }
 
     /// The seconds at which links are probed within an hour, if `each` packets leave per check.
-    fn probe_times(pace: &mut ProbeSchedule, each: u64, links: usize, found: &DnsProbeResult) -> Vec<u64> {
+    fn probe_times(schedule: &mut ProbeSchedule, each: u64, links: usize, found: &DnsProbeResult) -> Vec<u64> {
         let (mut sent, mut due) = (0, Vec::new());
         for second in (5..=3600).step_by(5) {
             sent += each;
-            if pace.is_due(at(second), BTreeMap::from([("own".to_owned(), sent)]), links) {
+            if schedule.is_due(at(second), BTreeMap::from([("own".to_owned(), sent)]), links) {
                 due.push(second);
                 // The probes themselves send packets.
                 sent += 8;
-                pace.round_ended(at(second), BTreeMap::from([("own".to_owned(), sent)]), found, false);
+                schedule.round_ended(at(second), BTreeMap::from([("own".to_owned(), sent)]), found, false);
             }
         }
         due

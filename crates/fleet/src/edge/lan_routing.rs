@@ -98,8 +98,8 @@ impl RouteUpdate {
 
     /// The interfaces that carry packets which no connection of the edge monitors: those of LAN packets and of DNS queries. The interfaces
     /// of the host's own default routes are always included, because DNS queries return to them.
-    fn uplinks(&self, rest: &UdpLinkState) -> BTreeSet<String> {
-        self.default_interfaces.iter().chain(&rest.link).cloned().collect()
+    fn uplinks(&self, udp_link: &UdpLinkState) -> BTreeSet<String> {
+        self.default_interfaces.iter().chain(&udp_link.link).cloned().collect()
     }
 }
 
@@ -108,13 +108,13 @@ fn publish(edge: &Edge, followed: RouteUpdate, decided: &UdpLinkState, logged_er
     let state = followed.udp_link_state(decided);
     edge.lan_uplink.send_replace(followed.uplinks(&state));
     let errors = [followed.route_result.as_ref().err().map(ToString::to_string), followed.names.error.clone()];
-    let what = [
+    let messages = [
         "kernel refuses to route LAN packets without a tunnel over the best link",
         "kernel refuses to route this host's DNS queries over another link",
     ];
-    for ((error, before), what) in errors.iter().zip(&*logged_errors).zip(what) {
+    for ((error, before), message) in errors.iter().zip(&*logged_errors).zip(messages) {
         if let Some(error) = error.as_ref().filter(|_| error != before) {
-            tracing::warn!(link = decided.link, error, "{what}");
+            tracing::warn!(link = decided.link, error, "{message}");
         }
     }
     *logged_errors = errors;
@@ -148,8 +148,8 @@ fn update_route(
     failed_dns_links: &BTreeSet<String>,
 ) -> Option<RouteUpdate> {
     let survey = list_interfaces().ok()?;
-    let of = |index: u32| survey.interfaces.iter().find(|interface| interface.index == index);
-    let exits = beyond.host_exit_interfaces().map(|index| index.and_then(of));
+    let interface_by_index = |index: u32| survey.interfaces.iter().find(|interface| interface.index == index);
+    let exits = beyond.host_exit_interfaces().map(|index| index.and_then(interface_by_index));
     let interface = exits.into_iter().flatten().next();
     let (mut over, mut names) = (DnsLinks::default(), DnsLinkState::default());
     if !links.is_empty() {
@@ -200,11 +200,11 @@ mod tests {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
         let names = DnsLinkState { error: Some("refused".to_owned()), ..DnsLinkState::default() };
         let followed = RouteUpdate { default_interfaces: set(&["eth0"]), names, ..RouteUpdate::default() };
-        let rest = followed.udp_link_state(&decided);
-        assert_eq!((&rest, followed.uplinks(&rest)), (&decided, set(&["eth0", "wlan0"])));
+        let state = followed.udp_link_state(&decided);
+        assert_eq!((&state, followed.uplinks(&state)), (&decided, set(&["eth0", "wlan0"])));
         let followed = RouteUpdate { route_result: Err(io::Error::other("refused")), ..followed };
-        let rest = followed.udp_link_state(&decided);
-        assert_eq!(rest, UdpLinkState { link: None, reason: UdpLinkReason::KernelRefused });
-        assert_eq!(followed.uplinks(&rest), set(&["eth0"]), "the host's own default route counts");
+        let state = followed.udp_link_state(&decided);
+        assert_eq!(state, UdpLinkState { link: None, reason: UdpLinkReason::KernelRefused });
+        assert_eq!(followed.uplinks(&state), set(&["eth0"]), "the host's own default route counts");
     }
 }

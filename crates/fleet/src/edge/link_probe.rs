@@ -70,19 +70,29 @@ impl ProbeServer {
             return Some(Self::Relay(entry, addresses, Arc::new(edge.relay_pool.trusted())));
         }
         // Over a link with a captive portal, an answer is no evidence: it may come from the portal.
-        let of = |link: String| Some((edge.relay_pool.dialer.direct_probe_target(&link)?, link));
-        let servers =
-            edge.relay_pool.dialer.link_names().into_iter().filter_map(of).map(|(server, link)| (link, server));
+        let probe_target = |link: String| Some((edge.relay_pool.dialer.direct_probe_target(&link)?, link));
+        let servers = edge
+            .relay_pool
+            .dialer
+            .link_names()
+            .into_iter()
+            .filter_map(probe_target)
+            .map(|(server, link)| (link, server));
         Some(Self::Direct(servers.collect()))
             .filter(|server| !matches!(server, Self::Direct(all) if all.is_empty()))
     }
 
     /// Probes all these links at once and returns the best result; `whole`: with a TLS handshake.
-    pub(super) async fn probe_links(&self, links: &[String], whole: bool, patience: ProbeTiming) -> ProbeOutcome {
+    pub(super) async fn probe_links(
+        &self,
+        links: &[String],
+        includes_tls: bool,
+        timing: ProbeTiming,
+    ) -> ProbeOutcome {
         let mut tried = JoinSet::new();
         for link in links {
             let (server, link) = (self.clone(), link.clone());
-            tried.spawn(async move { server.probe_link(&link, whole, patience).await });
+            tried.spawn(async move { server.probe_link(&link, includes_tls, timing).await });
         }
         let mut best = ProbeOutcome::NoResponse;
         while best < ProbeOutcome::Reached
@@ -94,17 +104,17 @@ impl ProbeServer {
     }
 
     /// Probes this link; `whole`: with a TLS handshake.
-    pub(super) async fn probe_link(&self, link: &str, whole: bool, patience: ProbeTiming) -> ProbeOutcome {
+    pub(super) async fn probe_link(&self, link: &str, includes_tls: bool, timing: ProbeTiming) -> ProbeOutcome {
         match self {
             Self::Direct(servers) => match servers.get(link) {
-                Some(server) => connect_over(&[*server], link, patience)
+                Some(server) => connect_over(&[*server], link, timing)
                     .await
                     .map_or_else(|shown| shown, |_| ProbeOutcome::Reached),
                 None => ProbeOutcome::NoResponse,
             },
-            Self::Relay(entry, addresses, trusted) => match connect_over(addresses, link, patience).await {
+            Self::Relay(entry, addresses, trusted) => match connect_over(addresses, link, timing).await {
                 Err(shown) => shown,
-                Ok(socket) if whole => match tls_handshake(socket, entry, trusted).await {
+                Ok(socket) if includes_tls => match tls_handshake(socket, entry, trusted).await {
                     Ok(_) => ProbeOutcome::Reached,
                     Err(_) => ProbeOutcome::Refused,
                 },
@@ -119,9 +129,9 @@ impl ProbeServer {
 async fn connect_over(
     addresses: &[SocketAddr],
     link: &str,
-    patience: ProbeTiming,
+    timing: ProbeTiming,
 ) -> Result<TcpStream, ProbeOutcome> {
-    let ProbeTiming { attempts: tries, attempt_interval: apart, timeout: limit } = patience;
+    let ProbeTiming { attempts: tries, attempt_interval: apart, timeout: limit } = timing;
     let mut attempts = JoinSet::new();
     for (address, n) in addresses.iter().copied().take(2).cycle().zip(0..tries) {
         let by = DialOptions { device: Some(link.to_owned()), plain_tcp: true, ..DialOptions::default() };

@@ -191,14 +191,14 @@ pub(super) fn links_to_dial(
         let interface = survey.by_name(&seen.name)?;
         let receives = states.iter().any(|link| link.name == seen.name && !link.down_rate.is_zero());
         let (name, index) = (seen.name.clone(), interface.index);
-        let of = LinkObservation {
+        let observation = LinkObservation {
             name,
             index,
             is_unresponsive: seen.unresponsive,
             is_receiving: receives,
             metered: seen.metered,
         };
-        Some((route_preference(interface)?, of, interface.clone()))
+        Some((route_preference(interface)?, observation, interface.clone()))
     });
     let mut usable: Vec<_> = usable.collect();
     usable.sort_by_key(|(preference, ..)| *preference);
@@ -247,10 +247,10 @@ mod tests {
             ..InterfaceSample::default()
         };
         let links = vec![link("wlan0", 500), link("wwan0", 0)];
-        let of = |(token, link, sent): (u32, &str, u64)| {
+        let subflow_of = |(token, link, sent): (u32, &str, u64)| {
             ((token, format!("10.0.0.{token}:1").parse().unwrap()), (link.to_owned(), [sent, 2 * sent]))
         };
-        LinkSample { links, subflows: sent.map(of).into_iter().collect(), has_path_manager: true }
+        LinkSample { links, subflows: sent.map(subflow_of).into_iter().collect(), has_path_manager: true }
     }
 
     #[test]
@@ -292,8 +292,8 @@ mod tests {
             .update(second(5), sample([(1, "wlan0", 10_000_000), (2, "wwan0", 250_000), (9, "wwan0", 7_000_000)]));
         assert_eq!((idle[0].rate, idle[0].peak_rate), (Bitrate::ZERO, Bitrate::from_mbps(4)));
         assert_eq!(idle[1].rate, Bitrate::ZERO);
-        let later =
+        let rates =
             links.update(second(3600), sample([(1, "wlan0", 10_000_000), (2, "wwan0", 0), (3, "wwan0", 0)]));
-        assert_eq!(best_link(&later), None);
+        assert_eq!(best_link(&rates), None);
     }
 }

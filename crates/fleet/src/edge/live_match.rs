@@ -71,7 +71,7 @@ impl FromStr for LiveMatch {
             return Ok(Self { host: Some(target.host), port: Some(target.port) });
         }
         // An IPv6 address needs no brackets if no port follows.
-        let inner = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+        let inner = text.strip_prefix('[').and_then(|remaining| remaining.strip_suffix(']')).unwrap_or(text);
         let host = inner.parse::<IpAddr>().map_or_else(|_| inner.to_owned(), |address| address.to_string());
         let target = Target::new(&host, RTMP_PORT).ok_or_else(wrong)?;
         Ok(Self { host: Some(target.host), port: None })
@@ -95,13 +95,13 @@ mod tests {
 
     #[test]
     fn a_flow_matches_by_port_host_or_both() {
-        let is =
+        let is_match =
             |live: &str, target: &str| live.parse::<LiveMatch>().unwrap().matches(&Target::parse(target).unwrap());
-        assert!(is("1936", "a.example:1936") && !is("1936", "a.example:1935"));
-        assert!(is("A.example.", "a.example:1") && !is("a.example", "b.example:1"));
-        assert!(is("a.example:443", "a.example:443") && !is("a.example:443", "a.example:444"));
-        assert!(is("192.0.2.1", "192.0.2.1:80") && is("2001:db8::1", "[2001:db8:0::1]:80"));
-        assert!(is("[2001:db8::1]:443", "[2001:db8::1]:443") && is("[2001:db8::1]", "[2001:db8::1]:1"));
+        assert!(is_match("1936", "a.example:1936") && !is_match("1936", "a.example:1935"));
+        assert!(is_match("A.example.", "a.example:1") && !is_match("a.example", "b.example:1"));
+        assert!(is_match("a.example:443", "a.example:443") && !is_match("a.example:443", "a.example:444"));
+        assert!(is_match("192.0.2.1", "192.0.2.1:80") && is_match("2001:db8::1", "[2001:db8:0::1]:80"));
+        assert!(is_match("[2001:db8::1]:443", "[2001:db8::1]:443") && is_match("[2001:db8::1]", "[2001:db8::1]:1"));
         assert!(LiveMatch::rtmp().matches(&Target::parse("x.example:1935").unwrap()));
     }
 

@@ -14,7 +14,7 @@ pub struct LocalDomain(String);
 
 impl LocalDomain {
     fn contains(&self, name: &str) -> bool {
-        has(&self.0, name)
+        is_in_domain(&self.0, name)
     }
 }
 
@@ -40,11 +40,11 @@ impl FromStr for LocalDomain {
 /// Whether a name is local: a name without a dot, or one in these domains or in those that are always local.
 pub(super) fn is_local(name: &str, domains: &[LocalDomain]) -> bool {
     let name = name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase();
-    let is_always = !name.contains('.') || BUILT_IN_DOMAINS.iter().any(|domain| has(domain, &name));
+    let is_always = !name.contains('.') || BUILT_IN_DOMAINS.iter().any(|domain| is_in_domain(domain, &name));
     !name.is_empty() && (is_always || domains.iter().any(|domain| domain.contains(&name)))
 }
 
-fn has(domain: &str, name: &str) -> bool {
+fn is_in_domain(domain: &str, name: &str) -> bool {
     name.strip_suffix(domain).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 

@@ -335,7 +335,8 @@ impl Edge {
     pub fn restore(&self, saved: &PersistedState) {
         for entry in self.relay_pool.relays.all() {
             let endpoint = entry.config.endpoints.first().map(ToString::to_string);
-            let known = endpoint.and_then(|place| saved.addresses.get(&place)).filter(|known| !known.is_empty());
+            let known =
+                endpoint.and_then(|address| saved.addresses.get(&address)).filter(|known| !known.is_empty());
             if let Some(addresses) = known {
                 entry.restore_addresses(addresses.clone());
             }

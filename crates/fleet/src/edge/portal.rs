@@ -227,11 +227,11 @@ mod tests {
     #[test]
     fn the_url_is_plain_http_or_off() {
         let target = |text: &str| text.parse::<PortalProbe>().map(|probe| probe.0);
-        let of = target("http://[2001:db8::1]:8080/a?b=c#d").unwrap().unwrap();
-        assert_eq!((&*of.host, of.port, &*of.authority), ("2001:db8::1", 8080, "[2001:db8::1]:8080"));
-        assert_eq!(of.path_and_query, "/a?b=c");
-        let of = target(PortalProbe::DEFAULT).unwrap().unwrap();
-        assert_eq!((&*of.authority, of.port), ("connectivitycheck.gstatic.com", 80));
+        let parsed = target("http://[2001:db8::1]:8080/a?b=c#d").unwrap().unwrap();
+        assert_eq!((&*parsed.host, parsed.port, &*parsed.authority), ("2001:db8::1", 8080, "[2001:db8::1]:8080"));
+        assert_eq!(parsed.path_and_query, "/a?b=c");
+        let parsed = target(PortalProbe::DEFAULT).unwrap().unwrap();
+        assert_eq!((&*parsed.authority, parsed.port), ("connectivitycheck.gstatic.com", 80));
         assert_eq!(target("off"), Ok(None));
         for wrong in
             ["", "on", "https://example.org/", "http://user@example.org/", "http://u:p@example.org/", "ftp://h/"]
@@ -242,14 +242,14 @@ mod tests {
 
     #[test]
     fn a_public_dns_server_without_a_known_link_may_belong_to_another_link() {
-        let of = |server: &str| ResolutionSource::ResolvConf {
+        let source_of = |server: &str| ResolutionSource::ResolvConf {
             server: server.parse().unwrap(),
             link: "wan1".to_owned(),
         };
         assert!(
-            may_be_of_another_link(&of("198.51.100.53"))
-                && !may_be_of_another_link(&of("192.168.7.1"))
-                && !may_be_of_another_link(&of("fe80::1"))
+            may_be_of_another_link(&source_of("198.51.100.53"))
+                && !may_be_of_another_link(&source_of("192.168.7.1"))
+                && !may_be_of_another_link(&source_of("fe80::1"))
         );
         let lease = ResolutionSource::Lease { server: "198.51.100.53".parse().unwrap(), link: "wan1".to_owned() };
         assert!(!may_be_of_another_link(&lease) && !may_be_of_another_link(&ResolutionSource::Literal));

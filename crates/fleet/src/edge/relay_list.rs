@@ -434,8 +434,8 @@ mod tests {
             assert_eq!(timeout(CONNECT_TIMEOUT, unanswered_lookup()).await.unwrap().unwrap(), known);
             // Later calls do not wait for a lookup again for a while.
             assert_eq!(timeout(REFRESH_TIMEOUT / 2, entry.addresses()).await.unwrap().unwrap(), known);
-            let gone = async { Err(io::ErrorKind::NotFound.into()) };
-            assert_eq!(entry.with_fallback(Some(known.clone()), gone).await.unwrap(), known);
+            let lookup = async { Err(io::ErrorKind::NotFound.into()) };
+            assert_eq!(entry.with_fallback(Some(known.clone()), lookup).await.unwrap(), known);
             let moved: Vec<SocketAddr> = vec!["192.0.2.2:1".parse().unwrap()];
             let found = async { Ok(moved.clone()) };
             assert_eq!(entry.with_fallback(Some(known.clone()), found).await.unwrap(), moved);

@@ -171,11 +171,11 @@ impl RelayPool {
 
     /// Waits for an assignment if new flows have to and there is no other relay.
     async fn wait_for_admission(&self) -> Result<(), TunnelError> {
-        let mut held = self.waits_for_assignment.subscribe();
-        if !*held.borrow() || !self.usable_relays().is_empty() {
+        let mut waiting = self.waits_for_assignment.subscribe();
+        if !*waiting.borrow() || !self.usable_relays().is_empty() {
             return Ok(());
         }
-        let assigned = timeout(ADMISSION_WAIT, held.wait_for(|held| !held)).await;
+        let assigned = timeout(ADMISSION_WAIT, waiting.wait_for(|waiting| !waiting)).await;
         assigned.map(drop).map_err(|_| TunnelError::Waiting)
     }
 
@@ -366,7 +366,7 @@ impl RelayPool {
         if self.usable_relays().iter().all(|entry| entry.unreachable_reason().is_some()) {
             self.dialer.record_no_relay_reached();
         }
-        lock(&self.spares).retain(|(of, ..)| !Arc::ptr_eq(of, entry));
+        lock(&self.spares).retain(|(owner, ..)| !Arc::ptr_eq(owner, entry));
         self.wake.notify_one();
         self.relay_failed.notify_one();
         self.retry_changed.notify_one();
@@ -449,8 +449,8 @@ impl RelayPool {
     /// portal still answers instead of the relay shows only in an attempt to reach a relay.
     async fn probe_link(self: Arc<Self>, link: Arc<Interface>, first_relay: Option<Arc<RelayEntry>>) {
         let started_at = Instant::now();
-        let works = first_relay.as_ref().is_some_and(|entry| entry.unreachable_reason().is_none());
-        let relay = first_relay.filter(|_| works || self.dialer.has_portal(&link.name));
+        let is_usable = first_relay.as_ref().is_some_and(|entry| entry.unreachable_reason().is_none());
+        let relay = first_relay.filter(|_| is_usable || self.dialer.has_portal(&link.name));
         let result = match (&relay, self.dialer.direct_probe_target(&link.name)) {
             (Some(relay), _) => {
                 let dialled = dial_over(relay, &self.trusted(), &self.options, Some(&link), &self.dialer).await;
@@ -465,7 +465,7 @@ impl RelayPool {
             }
             (None, None) => return,
         };
-        self.dialer.record_probe(&link.name, started_at, result, works || relay.is_none());
+        self.dialer.record_probe(&link.name, started_at, result, is_usable || relay.is_none());
     }
 
     /// Probes links for captive portals until dropped.
@@ -553,7 +553,7 @@ impl RelayPool {
     fn take_spare(&self, entry: &Arc<RelayEntry>) -> Option<RelayConn> {
         let trusted = self.trusted();
         let mut ready = lock(&self.spares);
-        while let Some(index) = ready.iter().position(|(of, ..)| Arc::ptr_eq(of, entry)) {
+        while let Some(index) = ready.iter().position(|(owner, ..)| Arc::ptr_eq(owner, entry)) {
             let (_, since, mut conn) = ready.remove(index)?;
             self.wake.notify_one();
             if since.elapsed() < MAX_SPARE_AGE

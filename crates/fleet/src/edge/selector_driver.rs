@@ -164,8 +164,8 @@ impl SelectorDriver {
     /// Saves the state, and informs the service that the edge no longer needs its relay.
     pub async fn release(&mut self) {
         self.state_writer.finish(self.selector.save()).await;
-        let nothing = serde_json::json!({});
-        let released = self.client.post::<AssignmentReply>("/v1/edges/release", &nothing);
+        let empty_body = serde_json::json!({});
+        let released = self.client.post::<AssignmentReply>("/v1/edges/release", &empty_body);
         if let Ok(Err(error)) = timeout(RELEASE_TIMEOUT, released).await {
             tracing::debug!(%error, "cannot release the assignment; its lease will expire");
         }
@@ -281,8 +281,9 @@ impl SelectorDriver {
 
     /// Whether a newer revocation list exists, and the last attempt to fetch one is long enough ago (rule 4).
     fn needs_crl(&self, newest: u64) -> bool {
-        let held = self.edge.relay_pool.trusted().revocations.map(|list| list.number());
-        held.is_none_or(|held| held < newest) && self.crl_failed_at.is_none_or(|at| at.elapsed() >= CRL_RETRY)
+        let crl_number = self.edge.relay_pool.trusted().revocations.map(|list| list.number());
+        crl_number.is_none_or(|crl_number| crl_number < newest)
+            && self.crl_failed_at.is_none_or(|at| at.elapsed() >= CRL_RETRY)
     }
 
     async fn fetch_crl(&mut self) -> Result<(), CrlError> {
@@ -295,7 +296,7 @@ impl SelectorDriver {
             return Ok(());
         }
         match trusted.revocations {
-            Some(held) => held.update(&text)?,
+            Some(crl) => crl.update(&text)?,
             None => RevocationFile::install_if_newer(path, trusted.authority.as_ref().unwrap_or(authority), &text)?,
         };
         Ok(())

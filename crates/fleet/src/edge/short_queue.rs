@@ -49,7 +49,7 @@ impl<P> ShortQueuePacer<P> {
 impl<P: Pacer> Pacer for ShortQueuePacer<P> {
     fn request(&mut self, up: bool, wanted: DataSize) -> PaceGrant {
         match up.then(|| self.queue.delay()).flatten() {
-            Some(later) => PaceGrant::RetryAfter(later),
+            Some(delay) => PaceGrant::RetryAfter(delay),
             None => self.inner.request(up, wanted),
         }
     }

@@ -69,7 +69,7 @@ enum ProbeReason {
     /// Packets are sent, and the last probe was long ago (rule 2).
     Periodic {
         /// Whether the probe includes a TLS handshake.
-        whole: bool,
+        includes_tls: bool,
     },
     /// The link is unresponsive; the probe detects whether it has recovered.
     Recheck,
@@ -77,7 +77,7 @@ enum ProbeReason {
 
 impl ProbeReason {
     fn uses_tls(self) -> bool {
-        self != Self::Periodic { whole: false }
+        self != Self::Periodic { includes_tls: false }
     }
 }
 
@@ -98,14 +98,14 @@ struct UnansweredDetector {
 
 impl UnansweredDetector {
     fn new(now: Instant, packets: PacketCounters) -> Self {
-        let counted = (now, packets.sent);
+        let last_probe = (now, packets.sent);
         Self {
             last_answered: packets,
             unanswered_since: None,
             next_attempt: None,
             pause: None,
-            last_periodic: counted,
-            last_tls: counted,
+            last_periodic: last_probe,
+            last_tls: last_probe,
         }
     }
 
@@ -126,10 +126,10 @@ impl UnansweredDetector {
             return None;
         }
         self.last_periodic = (now, packets.sent);
-        let (started_at, whole_sent) = self.last_tls;
-        let whole =
-            now.since(started_at) >= TLS_AFTER_TIME || packets.sent.saturating_sub(whole_sent) >= TLS_AFTER_PACKETS;
-        (packets.sent.saturating_sub(sent) > MAX_IDLE_PACKETS).then_some(ProbeReason::Periodic { whole })
+        let (started_at, sent_at_tls) = self.last_tls;
+        let includes_tls = now.since(started_at) >= TLS_AFTER_TIME
+            || packets.sent.saturating_sub(sent_at_tls) >= TLS_AFTER_PACKETS;
+        (packets.sent.saturating_sub(sent) > MAX_IDLE_PACKETS).then_some(ProbeReason::Periodic { includes_tls })
     }
 
     /// A probe has ended: its packets do not count as traffic (rule 4).
@@ -274,7 +274,7 @@ pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
 
 /// Whether the link exists and another one is up. Otherwise it does not matter whether this one is unresponsive.
 fn is_relevant(links: &[LinkState], link: &str) -> bool {
-    links.iter().any(|there| there.name == link) && links.iter().any(|other| other.up && other.name != link)
+    links.iter().any(|known| known.name == link) && links.iter().any(|other| other.up && other.name != link)
 }
 
 /// The links that could replace this one, unmetered ones first; at most [`MAX_OTHER_LINKS`].
@@ -292,8 +292,8 @@ fn carries(link: &LinkState) -> bool {
 
 /// How many packets were received between two samples.
 fn received(before: Option<PacketCounters>, after: Option<PacketCounters>) -> u64 {
-    let of = |packets: Option<PacketCounters>| packets.map_or(0, |packets| packets.received);
-    of(after).saturating_sub(of(before))
+    let received = |packets: Option<PacketCounters>| packets.map_or(0, |packets| packets.received);
+    received(after).saturating_sub(received(before))
 }
 
 /// Whether a probe must be repeated before its result counts; `received` packets have arrived since it began.
@@ -394,11 +394,11 @@ async fn probe_link(
     due: ProbeReason,
     started_at: Option<PacketCounters>,
 ) -> ProbeOutcome {
-    let patience = match due {
+    let timing = match due {
         ProbeReason::Periodic { .. } => ProbeTiming::SLOW,
         ProbeReason::Unanswered | ProbeReason::Recheck => ProbeTiming::QUICK,
     };
-    let shown = server.probe_link(link, due.uses_tls(), patience).await;
+    let shown = server.probe_link(link, due.uses_tls(), timing).await;
     if is_doubtful(due, shown, received(started_at, read_counters(link))) {
         return server.probe_link(link, due.uses_tls(), ProbeTiming::SLOW).await;
     }
@@ -432,21 +432,21 @@ mod tests {
         unanswered: &mut UnansweredDetector,
         from: PacketCounters,
         each: (u64, u64),
-        looks: u64,
+        sample_count: u64,
     ) -> (Vec<u64>, Vec<(u64, bool)>) {
         let (mut due, mut periodic, mut packets) = (Vec::new(), Vec::new(), from);
-        for look in 1..=looks {
+        for sample_index in 1..=sample_count {
             packets.sent += each.0;
             packets.received += each.1;
-            let now = unanswered.sample(at(look * 250), packets, false);
+            let now = unanswered.sample(at(sample_index * 250), packets, false);
             match now {
-                Some(ProbeReason::Unanswered) => due.push(look * 250),
-                Some(ProbeReason::Periodic { whole }) => periodic.push((look * 250, whole)),
+                Some(ProbeReason::Unanswered) => due.push(sample_index * 250),
+                Some(ProbeReason::Periodic { includes_tls }) => periodic.push((sample_index * 250, includes_tls)),
                 Some(ProbeReason::Recheck) | None => {}
             }
             if let Some(now) = now {
                 (packets.sent, packets.received) = (packets.sent + 12, packets.received + 10);
-                unanswered.probe_ended(at(look * 250), packets, now);
+                unanswered.probe_ended(at(sample_index * 250), packets, now);
             }
         }
         (due, periodic)
@@ -483,12 +483,12 @@ mod tests {
         }
         // A report each five seconds does not reset the growing intervals.
         let (mut unanswered, mut packets, mut due) = (new(), PacketCounters::default(), Vec::new());
-        for look in 1..=4 * 60 {
+        for sample_index in 1..=4 * 60 {
             packets.sent += 25;
-            packets.received += u64::from(look % 20 == 0);
-            if let Some(now) = unanswered.sample(at(look * 250), packets, false) {
-                due.extend((now == ProbeReason::Unanswered).then_some(look * 250));
-                unanswered.probe_ended(at(look * 250), packets, now);
+            packets.received += u64::from(sample_index % 20 == 0);
+            if let Some(now) = unanswered.sample(at(sample_index * 250), packets, false) {
+                due.extend((now == ProbeReason::Unanswered).then_some(sample_index * 250));
+                unanswered.probe_ended(at(sample_index * 250), packets, now);
             }
         }
         assert!(due.len() <= 7, "{due:?}");
@@ -500,7 +500,7 @@ mod tests {
         let (_, periodic) = attempts(&mut unanswered, PacketCounters::default(), (10, 10), 40);
         assert_eq!(periodic.len(), 1);
         let packets = PacketCounters { sent: 5000, received: 5000 };
-        unanswered.probe_ended(at(10_000), packets, ProbeReason::Periodic { whole: true });
+        unanswered.probe_ended(at(10_000), packets, ProbeReason::Periodic { includes_tls: true });
         assert!((1..4 * 3600).all(|n| unanswered.sample(at(10_000 + n * 250), packets, false).is_none()));
         // An upload that was not answered has ended.
         let mut unanswered = new();
@@ -514,22 +514,22 @@ mod tests {
 
     #[test]
     fn answered_traffic_causes_a_probe_each_ten_seconds_and_one_with_tls_after_many_packets_or_a_minute() {
-        let of = |each| attempts(&mut new(), PacketCounters::default(), each, 4 * 75).1;
+        let probe_attempts = |each| attempts(&mut new(), PacketCounters::default(), each, 4 * 75).1;
         // With the packets of the attempts these are 248 in 50 s.
         let few: Vec<(u64, bool)> = (1..=7).map(|n| (n * 10_000, n == 5)).collect();
-        assert_eq!(of((1, 1)), few);
+        assert_eq!(probe_attempts((1, 1)), few);
         let many: Vec<(u64, bool)> = (1..=7).map(|n| (n * 10_000, true)).collect();
-        assert_eq!(of((10, 10)), many);
-        assert_eq!(of((0, 9)), []);
+        assert_eq!(probe_attempts((10, 10)), many);
+        assert_eq!(probe_attempts((0, 9)), []);
         let mut packets = PacketCounters::default();
         let mut seldom = new();
-        let is_whole = (1..=7).map(|n| {
+        let full_probes = (1..=7).map(|n| {
             packets = PacketCounters { sent: packets.sent + 21, received: packets.received + 21 };
             seldom
                 .sample(at(n * 10_000), packets, false)
                 .inspect(|due| seldom.probe_ended(at(n * 10_000), packets, *due))
         });
-        assert_eq!(is_whole.filter(|due| *due == Some(ProbeReason::Periodic { whole: true })).count(), 1);
+        assert_eq!(full_probes.filter(|due| *due == Some(ProbeReason::Periodic { includes_tls: true })).count(), 1);
         // Connections to relays receive data.
         let packets = |n| PacketCounters { sent: n, received: n };
         let mut unanswered = new();
@@ -537,7 +537,7 @@ mod tests {
         assert_eq!(unanswered.sample(at(100_000), packets(400), false), None);
         assert_eq!(
             unanswered.sample(at(110_000), packets(421), false),
-            Some(ProbeReason::Periodic { whole: false })
+            Some(ProbeReason::Periodic { includes_tls: false })
         );
     }
 
@@ -561,7 +561,7 @@ mod tests {
 
     #[test]
     fn a_failure_that_may_come_from_late_packets_needs_a_second_probe() {
-        let periodic = ProbeReason::Periodic { whole: true };
+        let periodic = ProbeReason::Periodic { includes_tls: true };
         for due in [ProbeReason::Unanswered, periodic, ProbeReason::Recheck] {
             assert!(!is_doubtful(due, ProbeOutcome::Reached, 9), "{due:?}");
             assert!(is_doubtful(due, ProbeOutcome::Refused, 0), "{due:?}");

@@ -169,7 +169,7 @@ impl HostPattern {
     fn matches(&self, host: &str) -> bool {
         match host.strip_suffix(self.name.as_str()) {
             Some("") => !self.is_wildcard,
-            Some(rest) => self.is_wildcard && rest.ends_with('.'),
+            Some(remaining) => self.is_wildcard && remaining.ends_with('.'),
             None => false,
         }
     }
@@ -178,7 +178,7 @@ impl HostPattern {
 impl FromStr for HostPattern {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let (below, name) = text.strip_prefix("*.").map_or((false, text), |rest| (true, rest));
+        let (below, name) = text.strip_prefix("*.").map_or((false, text), |remaining| (true, remaining));
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         if name.is_empty() || !name.bytes().all(plain) {
             return Err(format!("`{text}` is not a host name such as live.example.org or *.example.org"));

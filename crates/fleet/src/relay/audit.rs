@@ -253,17 +253,17 @@ mod tests {
     #[test]
     fn after_a_rename_a_new_file_is_started() {
         let dir = tempfile::tempdir().unwrap();
-        let (path, old) = (dir.path().join("audit"), dir.path().join("audit.1"));
+        let (path, rotated) = (dir.path().join("audit"), dir.path().join("audit.1"));
         let log = AuditLog::open(&path).unwrap();
         log.write(flow("a.example"));
         while !path.exists() || lines(&path).is_empty() {
             std::thread::yield_now();
         }
-        std::fs::rename(&path, &old).unwrap();
+        std::fs::rename(&path, &rotated).unwrap();
         log.reopen();
         log.write(flow("b.example"));
         log.finish();
-        assert_eq!(lines(&old)[0]["target"], "a.example:443");
+        assert_eq!(lines(&rotated)[0]["target"], "a.example:443");
         assert_eq!(lines(&path)[0]["target"], "b.example:443");
     }
 

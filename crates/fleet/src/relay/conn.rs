@@ -201,7 +201,7 @@ async fn read_request(conn: &mut EdgeConn) -> Result<Option<EdgeRequest>, Proble
     if !matches!(first, Ok(1..)) {
         return Ok(None);
     }
-    let read_rest = async {
+    let read_request = async {
         loop {
             if let Some(len) = throughput_probe::parse_request(&bytes) {
                 return Ok(Some(EdgeRequest::Probe(bytes.split_off(len))));
@@ -215,7 +215,7 @@ async fn read_request(conn: &mut EdgeConn) -> Result<Option<EdgeRequest>, Proble
             }
         }
     };
-    timeout(HEAD_TIMEOUT, read_rest).await.map_err(timed_out)?
+    timeout(HEAD_TIMEOUT, read_request).await.map_err(timed_out)?
 }
 
 /// Waits until the peer's certificate is not accepted any more, and returns the reason.

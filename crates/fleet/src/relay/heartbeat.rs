@@ -103,8 +103,8 @@ fn reservations(relay: &Relay) -> BTreeMap<Name, Bitrate> {
 fn build_heartbeat(relay: &Relay, config: &HeartbeatConfig, carried: Bitrate, seen: StateVersion) -> Heartbeat {
     let (state, origins) = (relay.state(), relay.origins());
     let rates_of = |lower_bound: bool| -> BTreeMap<Endpoint, Bitrate> {
-        let of = origins.iter().filter(|one| one.lower_bound == lower_bound);
-        of.map(|one| (one.origin.clone(), one.rate)).collect()
+        let matching = origins.iter().filter(|one| one.lower_bound == lower_bound);
+        matching.map(|one| (one.origin.clone(), one.rate)).collect()
     };
     Heartbeat {
         capacity: config.capacity,
@@ -195,7 +195,7 @@ mod tests {
     fn replies_of_an_earlier_leader_are_ignored() {
         let mut newest = NewestVersion::default();
         let state_version = |epoch, version| StateVersion { epoch, version };
-        for (version, is) in [
+        for (version, expected) in [
             (state_version(1, 5), true),
             (state_version(1, 5), true),
             (state_version(2, 1), true),
@@ -203,7 +203,7 @@ mod tests {
             (state_version(2, 0), false),
             (state_version(2, 1), true),
         ] {
-            assert_eq!(newest.accept(version), is, "{version:?}");
+            assert_eq!(newest.accept(version), expected, "{version:?}");
         }
     }
 }

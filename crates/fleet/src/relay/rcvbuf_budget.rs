@@ -57,8 +57,8 @@ impl RcvbufBudget {
     }
 
     fn acquire(&self) -> bool {
-        let one_less = |left: usize| left.checked_sub(1);
-        self.free_slots.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        let decrement = |left: usize| left.checked_sub(1);
+        self.free_slots.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decrement).is_ok()
     }
 
     fn release(&self) {

@@ -427,8 +427,10 @@ mod tests {
     fn reservations_do_not_depend_on_the_order_of_names_and_use_freed_capacity() {
         let limits = Limits { capacity: Some(Bitrate::from_mbps(100)), ..Limits::default() };
         let registry = Registry::new(limits);
-        let assign = |of: &[(&str, u64)]| {
-            registry.set_assigned(of.iter().map(|(edge, rate)| (name(edge), Bitrate::from_mbps(*rate))).collect());
+        let assign = |assignments: &[(&str, u64)]| {
+            registry.set_assigned(
+                assignments.iter().map(|(edge, rate)| (name(edge), Bitrate::from_mbps(*rate))).collect(),
+            );
         };
         assign(&[("a", 20), ("b", 70)]);
         let [mut a, mut b] = ["a", "b"].map(|edge| registry.admit(name(edge)).unwrap());

@@ -156,8 +156,8 @@ impl ChunkedBody {
             let skip = bytes.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
             self.left -= skip as u64;
             bytes = bytes.get(skip..).unwrap_or_default();
-            let Some((first, rest)) = bytes.split_first() else { break };
-            bytes = rest;
+            let Some((first, remaining)) = bytes.split_first() else { break };
+            bytes = remaining;
             self.line.push(*first);
             if *first == b'\n' {
                 match httparse::parse_chunk_size(&self.line) {

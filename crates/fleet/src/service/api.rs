@@ -114,7 +114,7 @@ async fn route(
                 .forward_to_leader(
                     (member, process),
                     &method,
-                    uri.path_and_query().map_or("/", |it| it.as_str()),
+                    uri.path_and_query().map_or("/", |path_and_query| path_and_query.as_str()),
                     &body,
                 )
                 .await

@@ -204,7 +204,7 @@ impl Client {
     /// The URL is not `https://HOST[:PORT]`.
     pub fn new(url: &str, tls: rustls::ClientConfig) -> Result<Self, ClientError> {
         // Error texts must not repeat credentials in the URL.
-        let redacted = url.rsplit_once('@').map_or(url, |(_, rest)| rest);
+        let redacted = url.rsplit_once('@').map_or(url, |(_, remaining)| remaining);
         let wrong = || ClientError::Url(redacted.to_owned());
         let parsed = Url::parse(url).map_err(|_| wrong())?;
         let is_plain =
@@ -505,7 +505,7 @@ mod tests {
             let mut client = Client::new(&format!("https://{}", listener.local_addr().unwrap()), edge).unwrap();
             tokio::spawn(async move {
                 // Each connection responds to one request only.
-                let mut kept = Vec::new();
+                let mut open_streams = Vec::new();
                 loop {
                     let (socket, _) = listener.accept().await.unwrap();
                     let mut stream = TlsAcceptor::from(Arc::new(server.clone())).accept(socket).await.unwrap();
@@ -515,7 +515,7 @@ mod tests {
                     }
                     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7").await.unwrap();
                     stream.flush().await.unwrap();
-                    kept.push(stream);
+                    open_streams.push(stream);
                 }
             });
             for _ in 0..2 {

@@ -178,8 +178,8 @@ impl Coordinator {
             store: self.store_location.0.clone(),
             region: self.store_location.1.clone(),
             is_leader: leads,
-            leader_address: if leads { self.lease.address() } else { leader.clone().map(|it| it.address) },
-            epoch: if leads { Some(version.epoch) } else { leader.map(|it| it.epoch) },
+            leader_address: if leads { self.lease.address() } else { leader.clone().map(|lead| lead.address) },
+            epoch: if leads { Some(version.epoch) } else { leader.map(|lead| lead.epoch) },
             error: self.error.borrow().clone(),
         }
     }

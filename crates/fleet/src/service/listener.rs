@@ -309,15 +309,15 @@ mod tests {
     #[test]
     fn few_descriptors_mean_fewer_connections_and_leave_some_for_the_store() {
         let wanted = Limits::default();
-        let of = |descriptors| {
+        let limits_of = |descriptors| {
             let Limits {
                 max_connections: connections, max_handshakes: handshakes, max_anonymous: anonymous, ..
             } = wanted.fit_descriptors(descriptors);
             (connections, handshakes, anonymous)
         };
-        assert_eq!(of(65_536), (50_000, 2048, 64));
-        assert_eq!(of(4096), (3712, 928, 64));
-        assert_eq!(of(1024), (640, 160, 64));
-        assert_eq!(of(256), (1, 1, 1));
+        assert_eq!(limits_of(65_536), (50_000, 2048, 64));
+        assert_eq!(limits_of(4096), (3712, 928, 64));
+        assert_eq!(limits_of(1024), (640, 160, 64));
+        assert_eq!(limits_of(256), (1, 1, 1));
     }
 }

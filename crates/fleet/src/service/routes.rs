@@ -118,8 +118,11 @@ mod tests {
         assert!(description["openapi"].as_str().unwrap().starts_with("3.1."));
         let mut described = BTreeSet::new();
         for (path, methods) in description["paths"].as_object().unwrap() {
-            for (method, what) in methods.as_object().unwrap() {
-                assert!(what["operationId"].is_string() && what["responses"]["200"].is_object(), "{method} {path}");
+            for (method, operation) in methods.as_object().unwrap() {
+                assert!(
+                    operation["operationId"].is_string() && operation["responses"]["200"].is_object(),
+                    "{method} {path}"
+                );
                 described.insert((method.to_uppercase(), path.clone()));
             }
         }
@@ -130,7 +133,7 @@ mod tests {
     #[test]
     fn every_reference_in_the_api_description_resolves() {
         fn check_refs(value: &serde_json::Value, root: &serde_json::Value, count: &mut usize) {
-            if let Some(to) = value.get("$ref").and_then(|it| it.as_str()) {
+            if let Some(to) = value.get("$ref").and_then(|reference| reference.as_str()) {
                 assert!(root.pointer(to.trim_start_matches('#')).is_some(), "{to}");
                 *count += 1;
             }

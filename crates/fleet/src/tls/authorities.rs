@@ -241,7 +241,7 @@ impl<V: ?Sized> PerAuthorityVerifier<V> {
     }
 
     /// Verifier of the member's own authority.
-    pub(super) fn own(&self) -> &V {
+    pub(super) fn member_verifier(&self) -> &V {
         &self.own_verifier.1
     }
 
@@ -313,7 +313,7 @@ impl ServerCertVerifier for PerAuthorityVerifier<dyn ServerCertVerifier> {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.own().verify_tls12_signature(message, cert, dss)
+        self.member_verifier().verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -322,10 +322,10 @@ impl ServerCertVerifier for PerAuthorityVerifier<dyn ServerCertVerifier> {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.own().verify_tls13_signature(message, cert, dss)
+        self.member_verifier().verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.own().supported_verify_schemes()
+        self.member_verifier().supported_verify_schemes()
     }
 }

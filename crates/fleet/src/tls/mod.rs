@@ -310,7 +310,7 @@ pub fn first_contact_config(authority: Fingerprint, http: bool) -> Result<Client
 pub(crate) fn is_valid_for(certificate: &CertificateDer<'_>, address: &Address) -> bool {
     let certificate = EndEntityCert::try_from(certificate);
     let name = server_name(address);
-    certificate.is_ok_and(|it| name.is_some_and(|name| it.verify_is_valid_for_subject_name(&name).is_ok()))
+    certificate.is_ok_and(|cert| name.is_some_and(|name| cert.verify_is_valid_for_subject_name(&name).is_ok()))
 }
 
 /// Identity of a peer, from its certificate.

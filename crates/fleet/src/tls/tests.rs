@@ -200,13 +200,13 @@ fn the_authority_that_has_signed_a_member_is_found_in_a_bundle() {
         assert_eq!(both.authorities_without_crl(), ["CN=test fleet"]);
     }
     assert!(read(pem(&other) + &pem(&fleet) + &list).unwrap().authorities_without_crl().is_empty());
-    let many: String = std::iter::repeat_with(TestFleet::new).take(8).map(|fleet| pem(&fleet)).collect();
+    let extra_pem: String = std::iter::repeat_with(TestFleet::new).take(8).map(|fleet| pem(&fleet)).collect();
     let member = std::fs::read_to_string(&files.certificate).unwrap();
     for (bundle, expected) in [
         (String::new(), "it holds no certificate of an authority"),
         (list.clone(), "it holds no certificate of an authority"),
         (pem(&other) + &pem(&TestFleet::new()), "none of the authorities in it has signed"),
-        (pem(&fleet) + &many, "it holds the certificates of 9 authorities, more than the limit of 8"),
+        (pem(&fleet) + &extra_pem, "it holds the certificates of 9 authorities, more than the limit of 8"),
         (member, "is not a CA certificate: remove it"),
         (pem(&fleet) + &list, "a revocation list in it is signed by none of the authorities in it"),
         ("x".repeat(9 << 20), "it is larger than 8 MiB"),
@@ -299,8 +299,8 @@ fn a_certificate_renewed_by_the_new_authority_belongs_to_it() {
 fn revoked_members_are_rejected_on_both_sides() {
     let fleet = TestFleet::new();
     let edge = fleet.member("marline://edge/cam-7");
-    let old = fleet.server(&[Role::Edge], false);
-    handshake(&old, &client_config_of(&edge), "localhost").unwrap();
+    let old_server = fleet.server(&[Role::Edge], false);
+    handshake(&old_server, &client_config_of(&edge), "localhost").unwrap();
     fleet.authority.revoke_name(&edge.peer().unwrap().identity, UtcSeconds::now()).unwrap();
     assert_refused(
         handshake(&fleet.server(&[Role::Edge], false), &client_config_of(&edge), "localhost"),
@@ -311,7 +311,7 @@ fn revoked_members_are_rejected_on_both_sides() {
     let relay: Identity = "marline://relay/fra-1".parse().unwrap();
     fleet.authority.revoke_name(&relay, UtcSeconds::now()).unwrap();
     let careful = client_config(&good, Some(fleet.revocations().crl_der()), true).unwrap();
-    assert_refused(handshake(&old, &Arc::new(careful), "localhost"), "Revoked");
+    assert_refused(handshake(&old_server, &Arc::new(careful), "localhost"), "Revoked");
 }
 
 #[test]

@@ -32,11 +32,11 @@ impl ClientCertVerifier for RoleVerifier {
     }
 
     fn offer_client_auth(&self) -> bool {
-        self.authorities.own().offer_client_auth()
+        self.authorities.member_verifier().offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.authorities.own().client_auth_mandatory()
+        self.authorities.member_verifier().client_auth_mandatory()
     }
 
     fn verify_client_cert(
@@ -60,7 +60,7 @@ impl ClientCertVerifier for RoleVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.authorities.own().verify_tls12_signature(message, cert, dss)
+        self.authorities.member_verifier().verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -69,11 +69,11 @@ impl ClientCertVerifier for RoleVerifier {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.authorities.own().verify_tls13_signature(message, cert, dss)
+        self.authorities.member_verifier().verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.authorities.own().supported_verify_schemes()
+        self.authorities.member_verifier().supported_verify_schemes()
     }
 }
 

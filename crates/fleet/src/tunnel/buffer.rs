@@ -19,8 +19,8 @@ pub(crate) fn read_size(preferred: usize) -> usize {
     read_size_at(preferred, TOTAL_BUFFERED.load(Ordering::Relaxed))
 }
 
-fn read_size_at(preferred: usize, held: usize) -> usize {
-    if held < SHRINK_THRESHOLD { preferred } else { preferred.min(MAX_TLS_RECORD) }
+fn read_size_at(preferred: usize, buffered: usize) -> usize {
+    if buffered < SHRINK_THRESHOLD { preferred } else { preferred.min(MAX_TLS_RECORD) }
 }
 
 /// Bytes that await forwarding.

@@ -60,9 +60,9 @@ impl AsyncRead for BufferedSocket {
             let size = read_size(READ_SIZE);
             let mut read_buf = ReadBuf::new(shared.get_mut(..size).unwrap_or_default());
             ready!(Pin::new(&mut this.socket).poll_read(cx, &mut read_buf))?;
-            let (now, later) = read_buf.filled().split_at(read_buf.filled().len().min(out.remaining()));
+            let (now, excess) = read_buf.filled().split_at(read_buf.filled().len().min(out.remaining()));
             out.put_slice(now);
-            this.buffer.extend(later);
+            this.buffer.extend(excess);
             Poll::Ready(Ok(()))
         })
     }

@@ -409,7 +409,7 @@ mod tests {
 
     /// Stops granting after 1000 pieces and records their directions.
     #[derive(Default)]
-    struct TurnPacer {
+    struct RecordingPacer {
         taken: Vec<bool>,
     }
 
@@ -423,7 +423,7 @@ mod tests {
         fn settle(&mut self, _: bool, _: DataSize, _: DataSize) {}
     }
 
-    impl Pacer for TurnPacer {
+    impl Pacer for RecordingPacer {
         fn request(&mut self, up: bool, wanted: DataSize) -> PaceGrant {
             self.taken.push(up);
             if self.taken.len() > 1000 {
@@ -438,11 +438,11 @@ mod tests {
     #[test]
     fn neither_direction_waits_until_the_other_is_idle() {
         block_on(async {
-            let (mut turns, mut client, mut upstream) = (TurnPacer::default(), BusySocket, BusySocket);
-            let carried = copy_bidirectional(&mut client, &mut upstream, Vec::new(), Vec::new(), &mut turns);
+            let (mut pacer, mut client, mut upstream) = (RecordingPacer::default(), BusySocket, BusySocket);
+            let carried = copy_bidirectional(&mut client, &mut upstream, Vec::new(), Vec::new(), &mut pacer);
             assert!(tokio::time::timeout(Duration::from_millis(50), carried).await.is_err());
-            let ups = turns.taken.iter().filter(|up| **up).count();
-            assert!((400..=600).contains(&ups), "{ups} of {} pieces went up", turns.taken.len());
+            let ups = pacer.taken.iter().filter(|up| **up).count();
+            assert!((400..=600).contains(&ups), "{ups} of {} pieces went up", pacer.taken.len());
         });
     }
 

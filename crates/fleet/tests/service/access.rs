@@ -70,9 +70,9 @@ fn edges_relays_and_operators_use_the_api() {
             relay.post("/v1/relays/heartbeat", &heartbeat(100, reply.version)).await.unwrap();
         let reserved = reply.reservations.unwrap();
         assert_eq!((reserved[0].edge.as_str(), reserved[0].reservation), ("cam-7", mbps(40)));
-        let kept: AssignmentReply =
+        let reply: AssignmentReply =
             edge.post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), None)).await.unwrap();
-        assert_eq!(kept.assignment.unwrap().version, assignment.version);
+        assert_eq!(reply.assignment.unwrap().version, assignment.version);
         let mut ann = service.client("marline://operator/ann");
         let rows: Vec<RelaySummary> = ann.get("/v1/relays").await.unwrap();
         assert_eq!((rows[0].edges, rows[0].free, rows[0].healthy), (1, mbps(60), true));
@@ -254,7 +254,7 @@ fn oversized_slow_and_empty_requests_are_refused() {
             first_contact_config(service.authority().fingerprint(), true).unwrap(),
         ] {
             let mut slow = service.tls_stream(config.clone()).await;
-            let mut nothing = service.tls_stream(config).await;
+            let mut idle_stream = service.tls_stream(config).await;
             let drip = async {
                 for byte in b"GET /v1/health HTTP/1.1\r\nx: ".iter().chain([b'a'; 200].iter()) {
                     if slow.write_all(&[*byte]).await.is_err() {
@@ -264,7 +264,7 @@ fn oversized_slow_and_empty_requests_are_refused() {
                 }
             };
             let dripped = timeout(Duration::from_secs(4), drip);
-            let (_, text) = tokio::join!(dripped, read_to_close(&mut nothing));
+            let (_, text) = tokio::join!(dripped, read_to_close(&mut idle_stream));
             assert!(!text.contains("200 OK"), "{text}");
             assert!(!read_to_close(&mut slow).await.contains("200 OK"));
         }

@@ -59,11 +59,12 @@ fn copies_that_report_to_different_processes_of_the_service_are_detected() {
         let service = TestService::not_started();
         let (first, second) = two_processes(&service, || server.store()).await;
         let credentials = service.member("marline://edge/cam-7");
-        let (mut here, mut there) = (client_at(&first.url, &credentials), client_at(&second.url, &credentials));
+        let (mut first_client, mut second_client) =
+            (client_at(&first.url, &credentials), client_at(&second.url, &credentials));
         let mut ann = client_at(&second.url, &service.member("marline://operator/ann"));
         for _ in 0..3 {
-            send_report(&mut here).await;
-            send_report(&mut there).await;
+            send_report(&mut first_client).await;
+            send_report(&mut second_client).await;
         }
         assert_eq!(duplicate_count(&mut ann).await, 2);
     });

@@ -39,8 +39,8 @@ fn small_disk(test: &str) -> Option<PathBuf> {
         println!("skipped: cannot create a mount namespace with a tmpfs (unshare --mount, mount -t tmpfs)");
         return None;
     };
-    let this = std::env::current_exe().unwrap();
-    let output = run(variant, &this, &["--exact", test, "--nocapture"]).unwrap();
+    let program = std::env::current_exe().unwrap();
+    let output = run(variant, &program, &["--exact", test, "--nocapture"]).unwrap();
     let output_text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && output_text.contains("1 passed"), "{output_text}");

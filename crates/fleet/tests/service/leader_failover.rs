@@ -102,11 +102,11 @@ fn any_process_handles_requests_and_one_makes_assignments() {
         let service = TestService::not_started();
         let (first, second) = two_processes(&service, || server.store()).await;
         let (mut relay, mut edge, assignment) = relay_and_edge(&service, &second, &first).await;
-        let kept: AssignmentReply = edge
+        let assignment_reply: AssignmentReply = edge
             .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(assignment)))
             .await
             .unwrap();
-        assert_eq!(kept.assignment.unwrap().reservation, mbps(40));
+        assert_eq!(assignment_reply.assignment.unwrap().reservation, mbps(40));
         let mut ann = client_at(&second.url, &service.member("marline://operator/ann"));
         let rows: Vec<RelaySummary> = ann.get("/v1/relays").await.unwrap();
         assert_eq!((rows.len(), rows[0].edges), (1, 1));
@@ -192,9 +192,9 @@ fn revocations_made_independently_on_two_machines_are_merged() {
         let copy = copy_of(&service);
         let first = ServiceProcess::start(&service, "f1", server.store()).await;
         let second = ServiceProcess::with(&service, Authority::open(&copy).unwrap(), "f2", server.store()).await;
-        let there = Authority::open(&copy).unwrap();
+        let copied_authority = Authority::open(&copy).unwrap();
         service.authority().revoke_name(&members[0].peer().unwrap().identity, UtcSeconds::now()).unwrap();
-        there.revoke_name(&members[1].peer().unwrap().identity, UtcSeconds::now()).unwrap();
+        copied_authority.revoke_name(&members[1].peer().unwrap().identity, UtcSeconds::now()).unwrap();
         for process in [&first, &second] {
             for credentials in &members {
                 wait_until("both are refused everywhere", async || {
@@ -233,13 +233,13 @@ fn after_the_leader_is_killed_another_process_continues_with_its_state() {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();
         let (first, second) = two_processes(&service, || server.store()).await;
-        let (mut relay, mut edge, had) = relay_and_edge(&service, &second, &second).await;
+        let (mut relay, mut edge, initial) = relay_and_edge(&service, &second, &second).await;
         wait_until("both rows are written", async || server.query::<u64>(&["HLEN", "marline:{test}:members"]) == 2)
             .await;
         first.kill().await;
         // Heartbeats get replies throughout; other members keep their assignments meanwhile.
         wait_until("the second process leads", async || {
-            relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+            relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, initial.version)).await.unwrap();
             second.coordinator.is_leader()
         })
         .await;
@@ -252,13 +252,17 @@ fn after_the_leader_is_killed_another_process_continues_with_its_state() {
             Some(mbps(50)),
             "the first edge's 40 Mbit/s are reserved"
         );
-        let kept: AssignmentReply = edge
-            .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(had.clone())))
+        let assignment_reply: AssignmentReply = edge
+            .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(initial.clone())))
             .await
             .unwrap();
-        let kept = kept.assignment.unwrap();
-        assert_eq!((kept.relay, kept.reservation, kept.version), (had.relay, had.reservation, had.version));
-        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+        let assignment = assignment_reply.assignment.unwrap();
+        assert_eq!(
+            (assignment.relay, assignment.reservation, assignment.version),
+            (initial.relay, initial.reservation, initial.version)
+        );
+        let reply: HeartbeatReply =
+            relay.post("/v1/relays/heartbeat", &heartbeat(100, initial.version)).await.unwrap();
         assert_eq!((reply.version.epoch, reply.reservations.unwrap().len()), (2, 2));
     });
 }
@@ -269,7 +273,7 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
         let mut server = RedisServer::start(&[]);
         let service = TestService::not_started();
         let (first, second) = two_processes(&service, || server.store()).await;
-        let (mut relay, mut edge, had) = relay_and_edge(&service, &first, &second).await;
+        let (mut relay, mut edge, initial) = relay_and_edge(&service, &first, &second).await;
         let mut ann = client_at(&first.url, &service.member("marline://operator/ann"));
         let drain = DrainRequest { draining: true, duration_ms: None };
         ann.post::<Value>("/v1/relays/nyc-1/drain", &drain).await.unwrap();
@@ -277,9 +281,9 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
         server.kill();
         wait_until("no process leads", async || {
             let reply: HeartbeatReply =
-                relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+                relay.post("/v1/relays/heartbeat", &heartbeat(100, initial.version)).await.unwrap();
             assert!(
-                reply.version <= had.version || reply.version.epoch == had.version.epoch,
+                reply.version <= initial.version || reply.version.epoch == initial.version.epoch,
                 "nothing has been decided since"
             );
             !first.coordinator.is_leader() && !second.coordinator.is_leader()
@@ -289,8 +293,9 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
         let problem =
             expect_problem(edge.post::<Value>("/v1/edges/request", &assignment_request(5, &[("fra-1", 40)])).await);
         assert_eq!((problem.status, problem.title.as_str()), (503, "not_leading"));
-        let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
-        assert_eq!(reply.version.epoch, had.version.epoch);
+        let reply: HeartbeatReply =
+            relay.post("/v1/relays/heartbeat", &heartbeat(100, initial.version)).await.unwrap();
+        assert_eq!(reply.version.epoch, initial.version.epoch);
         server.restart();
         wait_until("a process leads", async || first.coordinator.is_leader() || second.coordinator.is_leader())
             .await;
@@ -299,17 +304,18 @@ fn the_service_recovers_from_a_store_that_comes_back_empty() {
         wait_for_known_leader(&service, &second).await;
         // Whichever process leads, and whatever state it has: each member has reported once.
         let mut relay = client_at(&leads.url, &service.member("marline://relay/fra-1"));
-        let heartbeat = heartbeat(100, had.version);
+        let heartbeat = heartbeat(100, initial.version);
         wait_until("its epoch is later", async || {
-            relay.post::<HeartbeatReply>("/v1/relays/heartbeat", &heartbeat).await.unwrap().version > had.version
+            relay.post::<HeartbeatReply>("/v1/relays/heartbeat", &heartbeat).await.unwrap().version
+                > initial.version
         })
         .await;
-        let kept: AssignmentReply = edge
-            .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(had.clone())))
+        let assignment_reply: AssignmentReply = edge
+            .post("/v1/edges/report", &report(assignment_request(5, &[("fra-1", 40)]), Some(initial.clone())))
             .await
             .unwrap();
-        let kept = kept.assignment.unwrap();
-        assert_eq!((kept.relay, kept.reservation), (had.relay, had.reservation));
+        let assignment = assignment_reply.assignment.unwrap();
+        assert_eq!((assignment.relay, assignment.reservation), (initial.relay, initial.reservation));
         let reply: HeartbeatReply = relay.post("/v1/relays/heartbeat", &heartbeat).await.unwrap();
         assert_eq!(reply.reservations.unwrap()[0].reservation, mbps(40));
         // Only the first process has received the drain, so only it can write it again.
@@ -476,28 +482,28 @@ fn a_killed_redis_primary_costs_no_assignment() {
         let mut cluster = RedisCluster::start();
         let service = TestService::not_started();
         let (first, second) = two_processes(&service, || store_at(&cluster.url())).await;
-        let (mut relay, mut edge, had) = relay_and_edge(&service, &first, &second).await;
+        let (mut relay, mut edge, initial) = relay_and_edge(&service, &first, &second).await;
         let primary = cluster.primary_of_test();
         cluster.0[primary].kill();
         let mut ann = client_at(&second.url, &service.member("marline://operator/ann"));
         let drain = DrainRequest { draining: true, duration_ms: None };
         wait_until("the replica stores the drain", async || {
-            relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, had.version)).await.unwrap();
+            relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, initial.version)).await.unwrap();
             let drained = ann.post::<DrainReply>("/v1/relays/nyc-1/drain", &drain).await;
             drained.is_ok_and(|drained| drained.durable)
         })
         .await;
         wait_until("a process leads", async || first.coordinator.is_leader() || second.coordinator.is_leader())
             .await;
-        let report = report(assignment_request(5, &[("fra-1", 40)]), Some(had.clone()));
-        let mut kept = None;
+        let report = report(assignment_request(5, &[("fra-1", 40)]), Some(initial.clone()));
+        let mut reply = None;
         wait_until("the edge gets a reply", async || {
-            kept = edge.post::<AssignmentReply>("/v1/edges/report", &report).await.ok();
-            kept.is_some()
+            reply = edge.post::<AssignmentReply>("/v1/edges/report", &report).await.ok();
+            reply.is_some()
         })
         .await;
-        let kept = kept.unwrap().assignment.unwrap();
-        assert_eq!((kept.relay, kept.reservation), (had.relay, had.reservation));
+        let assignment = reply.unwrap().assignment.unwrap();
+        assert_eq!((assignment.relay, assignment.reservation), (initial.relay, initial.reservation));
     });
 }
 
@@ -511,7 +517,7 @@ fn an_invalid_epoch_is_reported_until_it_is_repaired() {
         let (mut relay, _, assignment) = relay_and_edge(&service, &process, &process).await;
         let mut seen_version = assignment.version;
         let keys = ["marline:{test}:epoch", "marline:{test}:lead"];
-        for (n, value) in
+        for (index, value) in
             ["text", "1e300", "18446744073709551615", "9007199254740992", "-1", " 7", "0x10", ""].iter().enumerate()
         {
             // Without a leader's lease the next bid reads the epoch.
@@ -528,7 +534,7 @@ fn an_invalid_epoch_is_reported_until_it_is_repaired() {
             let error = row.unwrap().error.unwrap();
             assert!(error.contains(&format!("`{value}`")) && error.contains("redis-cli DEL"), "{error}");
             // The error stays while other calls to the store succeed.
-            for _ in 0..if n == 0 { 25 } else { 3 } {
+            for _ in 0..if index == 0 { 25 } else { 3 } {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 let now: ServiceStatus = ann.get("/v1/service").await.unwrap();
                 assert!(now.error.is_some(), "{value}");

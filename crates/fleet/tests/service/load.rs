@@ -33,7 +33,7 @@ fn heartbeats_of_one_core() {
     });
 }
 
-fn measure(what: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Send + 'static) {
+fn measure(description: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Send + 'static) {
     let (tx, rx) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         block_on(async {
@@ -51,7 +51,7 @@ fn measure(what: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Sen
     times.0.sort_unstable();
     let at = |share: f64| times.0[((times.0.len() - 1) as f64 * share) as usize];
     println!(
-        "{what}: {RELAYS} relays, {} heartbeats: {rate:.0} per second, p50 {:?}, p99 {:?}, maximum {:?}",
+        "{description}: {RELAYS} relays, {} heartbeats: {rate:.0} per second, p50 {:?}, p99 {:?}, maximum {:?}",
         times.0.len(),
         at(0.5),
         at(0.99),
@@ -100,7 +100,7 @@ fn edges_that_come_back_at_once() {
     });
 }
 
-fn measure_reconnect(what: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Send + 'static) {
+fn measure_reconnect(description: &str, start: impl AsyncFnOnce(&mut TestService) -> String + Send + 'static) {
     let (tx, rx) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         block_on(async {
@@ -136,7 +136,7 @@ fn measure_reconnect(what: &str, start: impl AsyncFnOnce(&mut TestService) -> St
     });
     times.sort_unstable();
     println!(
-        "{what}: {EDGES} edges connect, report, request candidates and a relay at once: {} succeed in {:?}, {} fail: {:?}",
+        "{description}: {EDGES} edges connect, report, request candidates and a relay at once: {} succeed in {:?}, {} fail: {:?}",
         times.len(),
         times.last(),
         errors.len(),

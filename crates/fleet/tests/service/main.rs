@@ -138,10 +138,10 @@ fn client_at(url: &str, credentials: &Credentials) -> Client {
     Client::new(url, client_config(credentials, None, true).unwrap()).unwrap()
 }
 
-async fn wait_until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+async fn wait_until(description: &str, mut condition: impl AsyncFnMut() -> bool) {
     let started_at = std::time::Instant::now();
     while !condition().await {
-        assert!(started_at.elapsed() < Duration::from_secs(60), "never {what}");
+        assert!(started_at.elapsed() < Duration::from_secs(60), "never {description}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -15,17 +15,20 @@ fn a_lost_store_is_recovered_within_two_heartbeats() {
         let request = assignment_request(5, &[("fra-1", 40)]);
         relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
         let got: AssignmentReply = edge.post("/v1/edges/request", &request).await.unwrap();
-        let had = got.assignment.unwrap();
+        let initial = got.assignment.unwrap();
         service.stop().await;
         std::fs::remove_file(service.path("store")).unwrap();
         service.start(Limits::default(), |path| Box::new(EmbeddedStore::open(path).unwrap())).await;
         // The relay has seen epoch 7 of an earlier process; the new process must continue above it.
-        let assignment =
-            CurrentAssignment { relay: had.relay.clone(), reservation: had.reservation, version: had.version };
-        let kept: AssignmentReply =
+        let assignment = CurrentAssignment {
+            relay: initial.relay.clone(),
+            reservation: initial.reservation,
+            version: initial.version,
+        };
+        let assignment_reply: AssignmentReply =
             edge.post("/v1/edges/report", &report(request.clone(), Some(assignment.clone()))).await.unwrap();
-        let kept = kept.assignment.unwrap();
-        assert_eq!((&kept.relay, kept.reservation), (&had.relay, had.reservation));
+        let assigned = assignment_reply.assignment.unwrap();
+        assert_eq!((&assigned.relay, assigned.reservation), (&initial.relay, initial.reservation));
         let seen_version = StateVersion { epoch: 7, version: 3 };
         relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, seen_version)).await.unwrap();
         tokio::time::sleep(Duration::from_millis(300)).await;
@@ -51,7 +54,7 @@ fn a_lost_store_is_recovered_within_two_heartbeats() {
         let again: AssignmentReply =
             edge.post("/v1/edges/report", &report(request, Some(assignment))).await.unwrap();
         let again = again.assignment.unwrap();
-        assert_eq!((again.relay, again.addresses.len()), (had.relay, 1));
+        assert_eq!((again.relay, again.addresses.len()), (initial.relay, 1));
     });
 }
 
@@ -168,12 +171,12 @@ fn a_stopping_service_finishes_requests_and_closes_connections() {
         relay.post::<Value>("/v1/relays/heartbeat", &heartbeat(100, StateVersion::default())).await.unwrap();
         edge.get::<Value>("/v1/health").await.unwrap();
         let end = Arc::clone(&service.stop);
-        let later = async {
+        let second_request = async {
             tokio::time::sleep(Duration::from_millis(5)).await;
             end.notify_one();
         };
         let request = assignment_request(5, &[("fra-1", 40)]);
-        let (got, ()) = tokio::join!(edge.post::<AssignmentReply>("/v1/edges/request", &request), later);
+        let (got, ()) = tokio::join!(edge.post::<AssignmentReply>("/v1/edges/request", &request), second_request);
         assert!(got.unwrap().assignment.is_some());
         let listener_task = service.running.pop().unwrap();
         tokio::time::timeout(Duration::from_secs(1), listener_task)

@@ -20,9 +20,9 @@ fn free_port() -> u16 {
 }
 
 impl RedisServer {
-    pub(super) fn start(more: &[&str]) -> Self {
-        let more = more.iter().map(|word| (*word).to_owned()).collect();
-        let mut server = Self { port: free_port(), dir: TempDir::new().unwrap(), extra_args: more, child: None };
+    pub(super) fn start(extra_args: &[&str]) -> Self {
+        let extra_args = extra_args.iter().map(|arg| (*arg).to_owned()).collect();
+        let mut server = Self { port: free_port(), dir: TempDir::new().unwrap(), extra_args, child: None };
         server.restart();
         server
     }
@@ -124,18 +124,19 @@ impl RedisCluster {
             let info: String = server.query(&["CLUSTER", "INFO"]);
             info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384")
         });
-        let has =
-            |server: &RedisServer, what: &str| server.query::<String>(&["INFO", "replication"]).contains(what);
+        let has_state = |server: &RedisServer, expected: &str| {
+            server.query::<String>(&["INFO", "replication"]).contains(expected)
+        };
         cluster.wait_until("replicas are up to date", |server| {
-            has(server, "connected_slaves:1") || has(server, "master_link_status:up")
+            has_state(server, "connected_slaves:1") || has_state(server, "master_link_status:up")
         });
         cluster
     }
 
-    fn wait_until(&self, what: &str, is: impl Fn(&RedisServer) -> bool) {
+    fn wait_until(&self, description: &str, condition: impl Fn(&RedisServer) -> bool) {
         let started_at = std::time::Instant::now();
-        while !self.0.iter().all(&is) {
-            assert!(started_at.elapsed() < Duration::from_secs(120), "never: {what}");
+        while !self.0.iter().all(&condition) {
+            assert!(started_at.elapsed() < Duration::from_secs(120), "never: {description}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

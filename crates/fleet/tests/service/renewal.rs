@@ -120,7 +120,7 @@ fn a_certificate_whose_file_cannot_be_written_is_kept_in_the_state_directory() {
         // No file can be created in /proc/self/fd, not even by root.
         let open = std::fs::File::open(&files.certificate).unwrap();
         files.certificate = format!("/proc/self/fd/{}", open.as_raw_fd()).into();
-        let kept = state.join(files.certificate.file_name().unwrap());
+        let stored = state.join(files.certificate.file_name().unwrap());
         let (member, url) = (MemberCert::new(files.clone(), Some(&state)), service.url());
         let last_validity = watch::Sender::new(None);
         tokio::select! {
@@ -128,7 +128,7 @@ fn a_certificate_whose_file_cannot_be_written_is_kept_in_the_state_directory() {
                 last_validity.send_replace(credentials.validity().ok());
                 Ok(())
             }) => match never {},
-            () = wait_until("the certificate is stored", async || kept.exists()) => {}
+            () = wait_until("the certificate is stored", async || stored.exists()) => {}
         }
         let read = member.read().unwrap().validity().unwrap();
         assert!(

@@ -12,62 +12,68 @@ fn bid(holder: &str, epoch: Option<u64>, above: u64) -> Bid {
 
 fn check_shared_store(open: impl Fn() -> Box<dyn Store>) {
     let now = UtcSeconds::now();
-    let (mut a, mut b) = (open(), open());
+    let (mut store_a, mut store_b) = (open(), open());
     let led_by =
         |holder: &str, epoch| BidOutcome::Lost(Leader { epoch, address: format!("{holder}.example:4444") });
     // One process leads at a time, each change of the leader begins a later epoch, and resigning ends a lease at once.
-    assert_eq!(a.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(1));
-    assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), led_by("a", 1));
-    assert_eq!(a.bid(&bid("a", Some(1), 0), now).unwrap(), BidOutcome::Won(1));
+    assert_eq!(store_a.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(1));
+    assert_eq!(store_b.bid(&bid("b", None, 0), now).unwrap(), led_by("a", 1));
+    assert_eq!(store_a.bid(&bid("a", Some(1), 0), now).unwrap(), BidOutcome::Won(1));
     assert_eq!(
-        a.bid(&bid("a", Some(1), 7), now).unwrap(),
+        store_a.bid(&bid("a", Some(1), 7), now).unwrap(),
         BidOutcome::Won(8),
         "above the epoch that a relay has seen"
     );
-    b.resign("b").unwrap();
-    assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), led_by("a", 8), "it had no lease to give up");
-    a.resign("a").unwrap();
-    assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), BidOutcome::Won(9));
-    assert_eq!(a.bid(&bid("a", Some(8), 0), now).unwrap(), led_by("b", 9));
+    store_b.resign("b").unwrap();
+    assert_eq!(store_b.bid(&bid("b", None, 0), now).unwrap(), led_by("a", 8), "it had no lease to give up");
+    store_a.resign("a").unwrap();
+    assert_eq!(store_b.bid(&bid("b", None, 0), now).unwrap(), BidOutcome::Won(9));
+    assert_eq!(store_a.bid(&bid("a", Some(8), 0), now).unwrap(), led_by("b", 9));
 
     // Only the leader may write rows.
     let row = |key: &str, row: Option<&str>| (key.to_owned(), row.map(str::to_owned));
-    assert!(!a.put_rows(8, &[row("relay/old", Some("{}"))]).unwrap(), "another process leads in a later epoch");
-    assert!(b.put_rows(9, &[row("relay/a", Some("1")), row("edge/b", Some("2"))]).unwrap());
-    assert!(b.put_rows(9, &[row("relay/a", None), row("edge/c", Some("3"))]).unwrap());
-    assert_eq!(a.rows().unwrap(), [("edge/b".into(), "2".into()), ("edge/c".into(), "3".into())]);
+    assert!(
+        !store_a.put_rows(8, &[row("relay/old", Some("{}"))]).unwrap(),
+        "another process leads in a later epoch"
+    );
+    assert!(store_b.put_rows(9, &[row("relay/a", Some("1")), row("edge/b", Some("2"))]).unwrap());
+    assert!(store_b.put_rows(9, &[row("relay/a", None), row("edge/c", Some("3"))]).unwrap());
+    assert_eq!(store_a.rows().unwrap(), [("edge/b".into(), "2".into()), ("edge/c".into(), "3".into())]);
     let many: Vec<_> = (0..3000).map(|n| row(&format!("edge/n{n}"), Some("row"))).collect();
-    assert!(b.put_rows(9, &many).unwrap());
-    assert_eq!(a.rows().unwrap().len(), 3002);
+    assert!(store_b.put_rows(9, &many).unwrap());
+    assert_eq!(store_a.rows().unwrap().len(), 3002);
 
     // Drains by operators.
     let entry =
         |key: &str, time| Entry { key: key.into(), value: "ann".into(), expires_at: now.saturating_add(time) };
-    a.put(&entry("drain/fra", DAY)).unwrap();
-    a.put(&entry("drain/ams", Duration::from_secs(10))).unwrap();
-    a.put(&entry("other", DAY)).unwrap();
+    store_a.put(&entry("drain/fra", DAY)).unwrap();
+    store_a.put(&entry("drain/ams", Duration::from_secs(10))).unwrap();
+    store_a.put(&entry("other", DAY)).unwrap();
     assert_eq!(
-        b.list("drain/", now).unwrap(),
+        store_b.list("drain/", now).unwrap(),
         [entry("drain/ams", Duration::from_secs(10)), entry("drain/fra", DAY)]
     );
-    assert_eq!(b.list("drain/", now.saturating_add(Duration::from_secs(11))).unwrap(), [entry("drain/fra", DAY)]);
-    b.remove("drain/fra").unwrap();
-    b.remove("drain/fra").unwrap();
-    assert_eq!(a.list("drain/f", now).unwrap(), []);
+    assert_eq!(
+        store_b.list("drain/", now.saturating_add(Duration::from_secs(11))).unwrap(),
+        [entry("drain/fra", DAY)]
+    );
+    store_b.remove("drain/fra").unwrap();
+    store_b.remove("drain/fra").unwrap();
+    assert_eq!(store_a.list("drain/f", now).unwrap(), []);
 
     // A token can be used only once, at whichever process.
     let nonce: Nonce = "0123456789abcdef0123456789abcdef".parse().unwrap();
-    assert!(a.claim(nonce, now.saturating_add(DAY)).unwrap());
-    assert!(!b.claim(nonce, now.saturating_add(DAY)).unwrap());
+    assert!(store_a.claim(nonce, now.saturating_add(DAY)).unwrap());
+    assert!(!store_b.claim(nonce, now.saturating_add(DAY)).unwrap());
 
     // The newest revocation list.
-    assert_eq!(a.put_if_newer("revoked/x", 3, "three").unwrap(), None);
-    assert_eq!(b.put_if_newer("revoked/x", 2, "two").unwrap().as_deref(), Some("three"));
-    assert_eq!(b.put_if_newer("revoked/x", 4, "four").unwrap(), None);
-    assert_eq!(a.put_if_newer("revoked/x", 3, "three").unwrap().as_deref(), Some("four"));
-    assert_eq!(b.put_if_newer("revoked/x", 4, "four").unwrap(), None);
+    assert_eq!(store_a.put_if_newer("revoked/x", 3, "three").unwrap(), None);
+    assert_eq!(store_b.put_if_newer("revoked/x", 2, "two").unwrap().as_deref(), Some("three"));
+    assert_eq!(store_b.put_if_newer("revoked/x", 4, "four").unwrap(), None);
+    assert_eq!(store_a.put_if_newer("revoked/x", 3, "three").unwrap().as_deref(), Some("four"));
+    assert_eq!(store_b.put_if_newer("revoked/x", 4, "four").unwrap(), None);
     assert_eq!(
-        a.put_if_newer("revoked/x", 4, "vier").unwrap().as_deref(),
+        store_a.put_if_newer("revoked/x", 4, "vier").unwrap().as_deref(),
         Some("four"),
         "two lists with the same number"
     );
@@ -89,18 +95,18 @@ fn a_cluster_meets_the_requirements() {
 #[test]
 fn a_lease_ends_by_itself() {
     let server = RedisServer::start(&[]);
-    let (mut a, mut b) = (server.store(), server.store());
+    let (mut store_a, mut store_b) = (server.store(), server.store());
     let now = UtcSeconds::now();
     let short = Bid { lease: Duration::from_millis(50), ..bid("a", None, 0) };
-    assert_eq!(a.bid(&short, now).unwrap(), BidOutcome::Won(1));
+    assert_eq!(store_a.bid(&short, now).unwrap(), BidOutcome::Won(1));
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(
-        a.bid(&Bid { epoch: Some(1), ..short }, now).unwrap(),
+        store_a.bid(&Bid { epoch: Some(1), ..short }, now).unwrap(),
         BidOutcome::Won(1),
         "no other process has bid"
     );
     std::thread::sleep(Duration::from_millis(200));
-    assert_eq!(b.bid(&bid("b", None, 0), now).unwrap(), BidOutcome::Won(2));
+    assert_eq!(store_b.bid(&bid("b", None, 0), now).unwrap(), BidOutcome::Won(2));
 }
 
 #[test]
@@ -134,25 +140,27 @@ fn regions_are_independent_but_a_token_is_used_once_in_all() {
 #[test]
 fn a_full_server_keeps_the_lease_and_reports_failed_writes() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
-    let (mut a, mut b) = (server.store(), server.store());
+    let (mut store_a, mut store_b) = (server.store(), server.store());
     let now = UtcSeconds::now();
-    assert_eq!(a.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(1));
+    assert_eq!(store_a.bid(&bid("a", None, 0), now).unwrap(), BidOutcome::Won(1));
     server.query::<()>(&["CONFIG", "SET", "maxmemory", "1"]);
-    assert_eq!(a.bid(&bid("a", Some(1), 0), now).unwrap(), BidOutcome::Won(1));
-    a.resign("a").unwrap();
+    assert_eq!(store_a.bid(&bid("a", Some(1), 0), now).unwrap(), BidOutcome::Won(1));
+    store_a.resign("a").unwrap();
     assert_eq!(
-        b.bid(&bid("b", None, 0), now).unwrap(),
+        store_b.bid(&bid("b", None, 0), now).unwrap(),
         BidOutcome::Won(2),
         "another process can take over as well"
     );
-    let message =
-        b.put(&Entry { key: "drain/x".into(), value: "ann".into(), expires_at: now }).unwrap_err().to_string();
+    let message = store_b
+        .put(&Entry { key: "drain/x".into(), value: "ann".into(), expires_at: now })
+        .unwrap_err()
+        .to_string();
     assert!(message.starts_with("redis://127.0.0.1:") && message.contains("maxmemory"), "{message}");
     let nonce: Nonce = "0123456789abcdef0123456789abcdef".parse().unwrap();
-    assert!(b.claim(nonce, now).is_err(), "a token whose use cannot be stored is refused");
-    assert!(b.put_rows(2, &[("relay/a".into(), Some("{}".into()))]).is_err());
+    assert!(store_b.claim(nonce, now).is_err(), "a token whose use cannot be stored is refused");
+    assert!(store_b.put_rows(2, &[("relay/a".into(), Some("{}".into()))]).is_err());
     server.query::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
-    assert!(b.claim(nonce, now.saturating_add(DAY)).unwrap());
+    assert!(store_b.claim(nonce, now.saturating_add(DAY)).unwrap());
 }
 
 #[test]

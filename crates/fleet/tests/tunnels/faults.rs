@@ -28,7 +28,7 @@ async fn vanishing_proxy(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
             let mut vanish_rx = vanish_rx.clone();
             tokio::spawn(async move {
                 let mut upstream = TcpStream::connect(to).await.unwrap();
-                let vanished = async { drop(vanish_rx.wait_for(|is| *is).await) };
+                let vanished = async { drop(vanish_rx.wait_for(|is_vanished| *is_vanished).await) };
                 let has_vanished = tokio::select! {
                     _ = tokio::io::copy_bidirectional(&mut client, &mut upstream) => false,
                     () = vanished => true,
@@ -153,7 +153,7 @@ fn a_revoked_relay_gets_no_new_flows() {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let (edge, at) = start_edge(&fixture, &[fixture.address], 2, false).await;
         wait_for_spares(&fixture, 2).await;
-        let (code, mut old) = socks_connect(at, server).await;
+        let (code, mut old_tunnel) = socks_connect(at, server).await;
         assert_eq!(code, 0);
         fixture.authority.revoke_name(&"marline://relay/r1".parse().unwrap(), UtcSeconds::now()).unwrap();
         let authority = Authority::open(&fixture.dir.path().join("ca")).unwrap();
@@ -162,7 +162,7 @@ fn a_revoked_relay_gets_no_new_flows() {
         edge.set_trust(ClientTrust::new(&credentials, Some(list)).unwrap());
         // Not even over a spare connection opened before the revocation.
         assert_eq!(socks_connect(at, server).await.0, 1);
-        crate::edge::check_echo(&mut old).await;
+        crate::edge::check_echo(&mut old_tunnel).await;
     });
 }
 

@@ -48,8 +48,8 @@ fn a_client_without_a_valid_certificate_is_refused() {
         std::fs::create_dir(&dir).unwrap();
         let files = MemberFiles::of(&dir, &"old".parse().unwrap()).unwrap();
         files.write(&chain, Some(&key)).unwrap();
-        let old = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
-        assert!(!is_served(&fixture, client_config(&old, None, true).unwrap()).await);
+        let old_credentials = Credentials::read(&files.certificate, &files.key, &files.authority).unwrap();
+        assert!(!is_served(&fixture, client_config(&old_credentials, None, true).unwrap()).await);
         assert_eq!(fixture.relay.state().edges, []);
     });
 }

@@ -59,8 +59,8 @@ impl RelayProcess {
     fn resource_use(&self) -> ResourceUse {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{}/{file}", self.child.id())).unwrap();
         let number = |text: &str, key: &str| {
-            let rest = text.split_once(key).unwrap_or_else(|| panic!("{key}: {text}")).1;
-            rest.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+            let remaining = text.split_once(key).unwrap_or_else(|| panic!("{key}: {text}")).1;
+            remaining.split_whitespace().next().unwrap().parse::<u64>().unwrap()
         };
         let stat = read("stat");
         let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();

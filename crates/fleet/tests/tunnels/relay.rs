@@ -49,8 +49,8 @@ fn a_refused_request_gets_a_response_and_the_connection_is_closed() {
         ] {
             let (head, mut edge) = fixture.tunnel(&credentials, target).await;
             assert!(head.starts_with(&format!("HTTP/1.1 {status} ")) && head.contains(error), "{target}: {head}");
-            let mut rest = Vec::new();
-            timeout(Duration::from_secs(3), edge.read_to_end(&mut rest)).await.unwrap().unwrap();
+            let mut remaining = Vec::new();
+            timeout(Duration::from_secs(3), edge.read_to_end(&mut remaining)).await.unwrap().unwrap();
         }
         let (_, _first) = fixture.tunnel(&credentials, &server.to_string()).await;
         let (head, _) = fixture.tunnel(&credentials, &server.to_string()).await;
@@ -83,15 +83,15 @@ fn a_revoked_certificate_ends_the_tunnel() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let (good, bad) = (fixture.edge_credentials("good"), fixture.edge_credentials("bad"));
-        let (_, mut stays) = fixture.tunnel(&good, &server.to_string()).await;
-        let (_, mut goes) = fixture.tunnel(&bad, &server.to_string()).await;
+        let (_, mut good_tunnel) = fixture.tunnel(&good, &server.to_string()).await;
+        let (_, mut bad_tunnel) = fixture.tunnel(&bad, &server.to_string()).await;
         let mut spare = fixture.connect(&bad).await.unwrap();
         fixture.authority.revoke_name(&"marline://edge/bad".parse().unwrap(), UtcSeconds::now()).unwrap();
         let mut byte = [0];
-        assert!(timeout(Duration::from_secs(5), goes.read_exact(&mut byte)).await.unwrap().is_err());
+        assert!(timeout(Duration::from_secs(5), bad_tunnel.read_exact(&mut byte)).await.unwrap().is_err());
         assert!(read_response_head(&mut spare).await.contains("revoked"));
-        stays.write_all(b"x").await.unwrap();
-        timeout(Duration::from_secs(5), stays.read_exact(&mut byte)).await.unwrap().unwrap();
+        good_tunnel.write_all(b"x").await.unwrap();
+        timeout(Duration::from_secs(5), good_tunnel.read_exact(&mut byte)).await.unwrap().unwrap();
         let refused = async {
             let mut edge = fixture.connect(&bad).await?;
             edge.write_all(b"CONNECT 127.0.0.1:1 HTTP/1.1\r\n\r\n").await?;
@@ -106,7 +106,7 @@ fn open_tunnels_continue_on_a_draining_relay() {
     block_on(async {
         let (fixture, server) = (TestRelay::start(Limits::default()).await, echo_server().await);
         let credentials = fixture.edge_credentials("cam-1");
-        let (_, mut old) = fixture.tunnel(&credentials, &server.to_string()).await;
+        let (_, mut old_tunnel) = fixture.tunnel(&credentials, &server.to_string()).await;
         let mut spare = fixture.connect(&credentials).await.unwrap();
         // A drain affects the connection from the moment at which the relay has registered it.
         while fixture.relay.state().edges.first().is_none_or(|edge| edge.connections < 2) {
@@ -117,10 +117,10 @@ fn open_tunnels_continue_on_a_draining_relay() {
         let (head, _) = fixture.tunnel(&credentials, &server.to_string()).await;
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert!(timeout(Duration::from_millis(500), fixture.relay.wait_until_idle()).await.is_err());
-        old.write_all(b"still").await.unwrap();
-        old.shutdown().await.unwrap();
+        old_tunnel.write_all(b"still").await.unwrap();
+        old_tunnel.shutdown().await.unwrap();
         let mut received = String::new();
-        old.read_to_string(&mut received).await.unwrap();
+        old_tunnel.read_to_string(&mut received).await.unwrap();
         assert_eq!(received, "still");
         timeout(Duration::from_secs(5), fixture.relay.wait_until_idle()).await.unwrap();
     });
@@ -193,15 +193,15 @@ fn refused_connections_that_stay_open_hold_few_descriptors() {
     block_on(async {
         let fixture = TestRelay::start(Limits::default()).await;
         let (credentials, refused) = (fixture.edge_credentials("cam-1"), 60);
-        let mut stay = Vec::new();
+        let mut open_edges = Vec::new();
         for _ in 0..refused {
             let (head, edge) = fixture.tunnel(&credentials, "127.0.0.2:80").await;
             assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
-            stay.push(edge);
+            open_edges.push(edge);
         }
         tokio::time::sleep(Duration::from_millis(300)).await;
         let mut closed = 0;
-        for edge in &mut stay {
+        for edge in &mut open_edges {
             // A closed socket responds to data with a reset, which the next write reports.
             let _ = edge.write_all(b"x").await;
             let _ = edge.flush().await;

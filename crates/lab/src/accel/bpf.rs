@@ -44,9 +44,9 @@ impl Bpf {
 
 /// Reads the kernel's description of a descriptor that is a BPF program.
 fn read(text: &str) -> Option<Bpf> {
-    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
-    let program = u32::try_from(of("prog_id:")?).ok()?;
-    Some(Bpf { program, runs: of("run_cnt:")?, nanos: of("run_time_ns:")? })
+    let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
+    let program = u32::try_from(field("prog_id:")?).ok()?;
+    Some(Bpf { program, runs: field("run_cnt:")?, nanos: field("run_time_ns:")? })
 }
 
 /// A pure ACK of IPv4 with timestamps. Links of a lab have no header before that of IP, but a trial run takes the first

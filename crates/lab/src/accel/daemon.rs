@@ -43,37 +43,37 @@ impl Contender {
 
     /// Only these mechanisms, under this name.
     pub(crate) fn only(name: &'static str, mechanisms: &str) -> Self {
-        let is_on = |word: &&str| !mechanisms.split(',').any(|wanted| wanted == *word);
+        let is_on = |mechanism: &&str| !mechanisms.split(',').any(|wanted| wanted == *mechanism);
         let off: Vec<&str> = DEFAULT_MECHANISMS.split(',').filter(is_on).collect();
-        let mut words = Vec::new();
+        let mut args = Vec::new();
         for (option, list) in [("--disable", off.join(",")), ("--enable", mechanisms.to_owned())] {
             if !list.is_empty() {
-                words.extend([option.to_owned(), list]);
+                args.extend([option.to_owned(), list]);
             }
         }
-        Self::Accel(name, words)
+        Self::Accel(name, args)
     }
 
     /// Only for these flows.
     pub(crate) fn with_flows(mut self, filter: &str) -> Self {
-        if let Self::Accel(_, words) = &mut self {
-            words.extend(["--flows".to_owned(), filter.to_owned()]);
+        if let Self::Accel(_, args) = &mut self {
+            args.extend(["--flows".to_owned(), filter.to_owned()]);
         }
         self
     }
 
     /// With the upstream rate of the second link.
     pub(crate) fn with_uplink(mut self, kbps: u32) -> Self {
-        if let Self::Accel(_, words) = &mut self {
-            words.extend(["--secondary-up".to_owned(), format!("{kbps}kbit/s")]);
+        if let Self::Accel(_, args) = &mut self {
+            args.extend(["--secondary-up".to_owned(), format!("{kbps}kbit/s")]);
         }
         self
     }
 
     /// The mechanisms that are enabled explicitly.
     pub(crate) fn enabled(&self) -> Vec<&str> {
-        let Self::Accel(_, words) = self else { return Vec::new() };
-        let list = words.iter().skip_while(|word| *word != "--enable").nth(1);
+        let Self::Accel(_, args) = self else { return Vec::new() };
+        let list = args.iter().skip_while(|arg| *arg != "--enable").nth(1);
         list.map(|list| list.split(',').collect()).unwrap_or_default()
     }
 
@@ -98,11 +98,11 @@ impl Daemon {
     /// Starts it, and waits until it answers; none for plain TCP.
     pub(crate) fn start(
         lab: &Lab,
-        who: &Contender,
+        contender: &Contender,
         program: &Path,
         has_cell: bool,
     ) -> Result<Option<Self>, LabError> {
-        let Contender::Accel(_, words) = who else { return Ok(None) };
+        let Contender::Accel(_, args) = contender else { return Ok(None) };
         let folder = TempDir::new().map_err(LabError::at_step("a place for the accelerator"))?;
         let failed = |source| LabError::Start { program: "marline accel".into(), source };
         let errors = File::create(folder.path().join(OUTPUT_FILE)).map_err(failed)?;
@@ -110,7 +110,7 @@ impl Daemon {
         if has_cell {
             command.args(["--secondary", CELL]);
         }
-        command.args(words);
+        command.args(args);
         command.stdin(Stdio::null()).stdout(errors.try_clone().map_err(failed)?).stderr(errors);
         let child = lab.spawn(&mut command).map_err(failed)?;
         let mut daemon = Self { child, folder, program: program.to_owned() };
@@ -179,9 +179,9 @@ fn first(text: &[u8]) -> io::Result<Value> {
     all.into_iter().next().ok_or_else(|| io::Error::other("no accelerator answers"))
 }
 
-fn command(program: &Path, folder: &Path, words: &[&str]) -> Command {
+fn command(program: &Path, folder: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
-    command.arg("accel").args(words).arg("--run-dir").arg(folder);
+    command.arg("accel").args(args).arg("--run-dir").arg(folder);
     let nowhere = folder.join("no-configuration");
     command.env("XDG_CONFIG_HOME", &nowhere).env("XDG_STATE_HOME", &nowhere).env("HOME", nowhere);
     command
@@ -203,27 +203,27 @@ mod tests {
 
     #[test]
     fn mechanisms_that_are_not_wanted_are_disabled() {
-        let words = |who: Contender| match who {
-            Contender::Accel(_, words) => words.join(" "),
+        let args = |contender: Contender| match contender {
+            Contender::Accel(_, args) => args.join(" "),
             Contender::Plain => String::new(),
         };
-        assert_eq!(words(Contender::default_mechanisms()), "");
+        assert_eq!(args(Contender::default_mechanisms()), "");
         assert_eq!(
-            words(Contender::only("paper", "zero-window-freeze")),
+            args(Contender::only("paper", "zero-window-freeze")),
             format!("--disable {DEFAULT_MECHANISMS} --enable zero-window-freeze")
         );
         assert_eq!(
-            words(Contender::only("undo", "eifel-undo")),
+            args(Contender::only("undo", "eifel-undo")),
             "--disable ack-offload,withheld-ack,outage-revert --enable eifel-undo"
         );
-        assert_eq!(words(Contender::only("nothing", "")), format!("--disable {DEFAULT_MECHANISMS}"));
+        assert_eq!(args(Contender::only("nothing", "")), format!("--disable {DEFAULT_MECHANISMS}"));
         assert_eq!(
             Contender::only("paper", "zero-window-freeze,fast-fetch").enabled(),
             ["zero-window-freeze", "fast-fetch"]
         );
         assert!(Contender::default_mechanisms().enabled().is_empty() && Contender::Plain.enabled().is_empty());
         let one = Contender::default_mechanisms().with_flows("tcp dst port 443");
-        assert_eq!((words(one.clone()).as_str(), one.name()), ("--flows tcp dst port 443", "ours"));
-        assert_eq!(words(Contender::default_mechanisms().with_uplink(400)), "--secondary-up 400kbit/s");
+        assert_eq!((args(one.clone()).as_str(), one.name()), ("--flows tcp dst port 443", "ours"));
+        assert_eq!(args(Contender::default_mechanisms().with_uplink(400)), "--secondary-up 400kbit/s");
     }
 }

@@ -30,12 +30,12 @@ pub(crate) struct Received {
     /// The offset of the first byte that differs from the file.
     pub(crate) wrong: Option<u64>,
     /// It is complete.
-    pub(crate) whole: bool,
+    pub(crate) is_complete: bool,
     /// When the last byte arrived, since the start of the run.
     pub(crate) last: Option<Duration>,
     pub(crate) pause: Duration,
     /// Why it ended early.
-    pub(crate) said: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 impl Received {
@@ -48,19 +48,19 @@ impl Received {
 
     /// Why it is no result.
     pub(crate) fn problem(&self) -> Option<String> {
-        match (self.wrong, &self.said) {
+        match (self.wrong, &self.error) {
             (Some(at), _) => Some(format!("byte {at} is not the file's")),
-            (None, Some(said)) => Some(said.clone()),
+            (None, Some(error)) => Some(error.clone()),
             (None, None) => (self.bytes == 0).then(|| "nothing came".to_owned()),
         }
     }
 
-    fn take(&mut self, at: Duration, part: &[u8], file: &File, held: &mut Vec<u8>) -> io::Result<()> {
-        held.resize(part.len(), 0);
-        file.read_exact_at(held, self.bytes)?;
-        if self.wrong.is_none() && held != part {
-            let place = part.iter().zip(held.iter()).take_while(|(one, other)| one == other).count();
-            self.wrong = Some(self.bytes + place as u64);
+    fn take(&mut self, at: Duration, part: &[u8], file: &File, expected: &mut Vec<u8>) -> io::Result<()> {
+        expected.resize(part.len(), 0);
+        file.read_exact_at(expected, self.bytes)?;
+        if self.wrong.is_none() && expected != part {
+            let match_len = part.iter().zip(expected.iter()).take_while(|(one, other)| one == other).count();
+            self.wrong = Some(self.bytes + match_len as u64);
         }
         let slot = (at.as_nanos() / SLOT.as_nanos()) as usize;
         self.slots.resize(self.slots.len().max(slot + 1), 0);
@@ -138,12 +138,12 @@ impl Download {
         let mut received = received.map_err(LabError::at_step("following a download"))?;
         if by_itself {
             let status = self.child.wait().map_err(LabError::at_step("curl"))?;
-            let mut said = String::new();
+            let mut error_text = String::new();
             if let Some(mut errors) = self.child.stderr.take() {
-                let _ = errors.read_to_string(&mut said);
+                let _ = errors.read_to_string(&mut error_text);
             }
-            received.whole = status.success();
-            received.said = (!status.success()).then(|| format!("curl: {status}: {}", said.trim()));
+            received.is_complete = status.success();
+            received.error = (!status.success()).then(|| format!("curl: {status}: {}", error_text.trim()));
         } else if let Some(last) = received.last {
             received.pause = received.pause.max(ended.saturating_sub(last));
         }
@@ -161,12 +161,12 @@ impl Drop for Download {
 
 pub(super) fn follow(mut output: impl Read, file: &Path, zero: Instant) -> io::Result<Received> {
     let (file, mut received) = (File::open(file)?, Received::default());
-    let (mut buffer, mut held) = (vec![0; 256 * 1024], Vec::new());
+    let (mut buffer, mut expected) = (vec![0; 256 * 1024], Vec::new());
     loop {
         match output.read(&mut buffer) {
             Ok(0) => return Ok(received),
             Ok(length) => {
-                received.take(zero.elapsed(), buffer.get(..length).unwrap_or_default(), &file, &mut held)?
+                received.take(zero.elapsed(), buffer.get(..length).unwrap_or_default(), &file, &mut expected)?
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
@@ -183,9 +183,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, b"0123456789").unwrap();
-        let (file, mut held) = (File::open(&path).unwrap(), Vec::new());
+        let (file, mut expected) = (File::open(&path).unwrap(), Vec::new());
         let mut received = Received::default();
-        let mut take = |at: u64, part: &[u8]| received.take(Duration::from_millis(at), part, &file, &mut held);
+        let mut take = |at: u64, part: &[u8]| received.take(Duration::from_millis(at), part, &file, &mut expected);
         take(120, b"0123").unwrap();
         take(130, b"45").unwrap();
         take(450, b"6x89").unwrap();

@@ -56,11 +56,15 @@ pub(crate) fn events(link: &str, outages: &[Outage]) -> Vec<LinkEvent> {
 
 /// The share of the time from `from` to `to` without an outage.
 pub(crate) fn availability(outages: &[Outage], from: Duration, to: Duration) -> Ratio {
-    let whole = to.saturating_sub(from);
+    let total_time = to.saturating_sub(from);
     let outage_time: Duration =
         outages.iter().map(|one| one.end().min(to).saturating_sub(one.from.max(from))).sum();
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-    if whole.is_zero() { Ratio::ONE } else { Ratio::of(nanos(whole.saturating_sub(outage_time)), nanos(whole)) }
+    if total_time.is_zero() {
+        Ratio::ONE
+    } else {
+        Ratio::of(nanos(total_time.saturating_sub(outage_time)), nanos(total_time))
+    }
 }
 
 #[cfg(test)]
@@ -97,7 +101,7 @@ mod tests {
         assert_eq!(availability(&outages, S(0), S(60)).ppm(), 800_000);
         assert_eq!(availability(&outages, S(11), S(31)).ppm(), 900_000);
         assert_eq!(availability(&outages, S(50), S(50)), Ratio::ONE);
-        let words: Vec<String> = events("primary", &outages).iter().map(ToString::to_string).collect();
-        assert_eq!(words, ["10s:primary=down", "12s:primary=up", "30s:primary=down", "40s:primary=up"]);
+        let texts: Vec<String> = events("primary", &outages).iter().map(ToString::to_string).collect();
+        assert_eq!(texts, ["10s:primary=down", "12s:primary=up", "30s:primary=down", "40s:primary=up"]);
     }
 }

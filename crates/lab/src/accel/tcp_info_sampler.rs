@@ -45,30 +45,31 @@ pub(crate) fn samples(lab: &Lab, at: Duration) -> Result<Vec<Sample>, LabError> 
         .ok_or(LabError::MissingProgram { program: "ss".into(), package: "iproute2" })?;
     let mut command = Command::new(program);
     command.args(["-tinHO", "state", "established", "( sport = :443 or sport = :80 )"]);
-    let output = lab.run_at_site(topology::server_place(), || command.output()).map_err(LabError::at_step("ss"))?;
+    let output =
+        lab.run_at_site(topology::server_site_index(), || command.output()).map_err(LabError::at_step("ss"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     Ok(text.lines().filter_map(|line| parse(line, at)).collect())
 }
 
 fn parse(line: &str, at: Duration) -> Option<Sample> {
-    let mut words = line.split_whitespace();
-    let mut ports = words.by_ref().skip(2).take(2).map(|address| address.rsplit(':').next()?.parse().ok());
+    let mut fields = line.split_whitespace();
+    let mut ports = fields.by_ref().skip(2).take(2).map(|address| address.rsplit(':').next()?.parse().ok());
     let mut sample = Sample {
         at: (at.as_secs_f64() * 1e3).round() / 1e3,
         port: ports.next()??,
         peer: ports.next()??,
         ..Sample::default()
     };
-    for (name, value) in words.filter_map(|word| word.split_once(':')) {
+    for (name, value) in fields.filter_map(|field| field.split_once(':')) {
         let first = value.split('/').next().unwrap_or_default();
-        let whole = || first.parse().unwrap_or(0);
+        let integer = || first.parse().unwrap_or(0);
         match name {
-            "cwnd" => sample.cwnd = whole(),
+            "cwnd" => sample.cwnd = integer(),
             "ssthresh" => sample.ssthresh = first.parse().ok(),
             "rtt" => sample.rtt = first.parse().unwrap_or(0.0),
             "rto" => sample.rto = first.parse().unwrap_or(0.0),
-            "backoff" => sample.backoff = whole(),
-            "unacked" => sample.unacked = whole(),
+            "backoff" => sample.backoff = integer(),
+            "unacked" => sample.unacked = integer(),
             // Outstanding / in total.
             "retrans" => sample.retransmitted = value.split('/').nth(1)?.parse().unwrap_or(0),
             "bytes_sent" => sample.sent = first.parse().unwrap_or(0),

@@ -24,7 +24,7 @@ pub(crate) const GATEWAY_RTT: Duration = Duration::from_millis(4);
 /// The round-trip time to the second link's gateway. chosen: a base station.
 const CELL_GATEWAY_RTT: Duration = Duration::from_millis(30);
 /// The place of the server.
-const SERVER_PLACE: usize = 1;
+const SERVER_SITE: usize = 1;
 /// The gateways' routing table for packets of the second link. chosen: any that is free.
 const ROUTING_TABLE: &str = "77";
 
@@ -115,20 +115,20 @@ impl Topology {
             let near = CELL_GATEWAY_RTT.min(self.cell_rtt).as_millis();
             format!("{CELL},rate={down}kbit/s,up={up}kbit/s,rtt={near}ms,queue=600ms,kind=umts")
         });
-        let read = |words: String| words.parse().expect("links that are written here are understood");
+        let read = |spec: String| spec.parse().expect("links that are written here are understood");
         [Some(primary), cell].into_iter().flatten().map(read).collect()
     }
 
     /// From the gateways to the server; the path of other packets is the last.
     fn segments(&self) -> Vec<Segment> {
-        let way = |name: &str, rtt: Duration, near: Duration| {
-            let rest = rtt.saturating_sub(near).as_millis();
-            let words = format!("{name},rate=1Gbit/s,rtt={rest}ms,kind=ethernet");
-            let link = words.parse().expect("links that are written here are understood");
-            Segment { from: 0, to: SERVER_PLACE, link }
+        let make_link = |name: &str, rtt: Duration, near: Duration| {
+            let remaining_ms = rtt.saturating_sub(near).as_millis();
+            let spec = format!("{name},rate=1Gbit/s,rtt={remaining_ms}ms,kind=ethernet");
+            let link = spec.parse().expect("links that are written here are understood");
+            Segment { from: 0, to: SERVER_SITE, link }
         };
-        let cell = self.cell.map(|_| way(WAN_CELL, self.cell_rtt, CELL_GATEWAY_RTT));
-        cell.into_iter().chain([way(WAN, self.rtt, GATEWAY_RTT)]).collect()
+        let cell = self.cell.map(|_| make_link(WAN_CELL, self.cell_rtt, CELL_GATEWAY_RTT));
+        cell.into_iter().chain([make_link(WAN, self.rtt, GATEWAY_RTT)]).collect()
     }
 
     /// Builds the lab.
@@ -139,14 +139,14 @@ impl Topology {
             seed: self.seed,
             service: Service::Files(payload.path()),
             segments: self.segments(),
-            server_site: SERVER_PLACE,
+            server_site: SERVER_SITE,
             ..LabSpec::new(self.links())
         })?;
-        let server = crate::wan_topology::site_address(SERVER_PLACE).to_string();
+        let server = crate::wan_topology::site_address(SERVER_SITE).to_string();
         let congestion = self.congestion.name();
         if self.cell.is_some() {
             let back = ["10.2.0.0/24", "dev", WAN_CELL, "src", &server, "congctl", congestion];
-            ip(&lab, Some(SERVER_PLACE), &[&["route", "replace"], &back[..]].concat())?;
+            ip(&lab, Some(SERVER_SITE), &[&["route", "replace"], &back[..]].concat())?;
             ip(&lab, Some(0), &["route", "add", &server, "dev", WAN_CELL, "table", ROUTING_TABLE])?;
             ip(&lab, Some(0), &["rule", "add", "iif", CELL, "lookup", ROUTING_TABLE])?;
         }
@@ -163,8 +163,9 @@ impl Topology {
         }
         if self.each_acknowledged {
             let over = ["default", "via", "10.1.0.1", "dev", PRIMARY, "src", "10.1.0.2"];
-            for more in [["metric", "100"], ["table", "1000"]] {
-                let route = [&["route", "replace"], &over[..], &more, &["congctl", congestion, "quickack", "1"]];
+            for route_args in [["metric", "100"], ["table", "1000"]] {
+                let route =
+                    [&["route", "replace"], &over[..], &route_args, &["congctl", congestion, "quickack", "1"]];
                 ip(&lab, None, &route.concat())?;
             }
         }
@@ -173,8 +174,8 @@ impl Topology {
 }
 
 /// Runs `ip` at a place, or at the client's end.
-fn ip(lab: &Lab, place: Option<usize>, words: &[&str]) -> Result<(), LabError> {
-    run(lab, "ip", "iproute2", place, words)
+fn ip(lab: &Lab, site: Option<usize>, args: &[&str]) -> Result<(), LabError> {
+    run(lab, "ip", "iproute2", site, args)
 }
 
 /// Runs a program of a package at a place, or at the client's end.
@@ -182,31 +183,31 @@ fn run(
     lab: &Lab,
     name: &'static str,
     package: &'static str,
-    place: Option<usize>,
-    words: &[&str],
+    site: Option<usize>,
+    args: &[&str],
 ) -> Result<(), LabError> {
     let program = find_program(name).ok_or(LabError::MissingProgram { program: name.into(), package })?;
     let mut command = Command::new(program);
-    command.args(words);
-    let step = || format!("{name} {}", words.join(" "));
+    command.args(args);
+    let step = || format!("{name} {}", args.join(" "));
     let work = || command.output();
-    let output = match place {
-        Some(place) => lab.run_at_site(place, work),
+    let output = match site {
+        Some(site) => lab.run_at_site(site, work),
         None => lab.run_at_client(work),
     };
     let output = output.map_err(LabError::at_step(step()))?;
     match output.status.success() {
         true => Ok(()),
         false => {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            Err(LabError::Setup { step: step(), source: std::io::Error::other(said) })
+            let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            Err(LabError::Setup { step: step(), source: std::io::Error::other(stderr) })
         }
     }
 }
 
 /// The place of the server.
-pub(crate) const fn server_place() -> usize {
-    SERVER_PLACE
+pub(crate) const fn server_site_index() -> usize {
+    SERVER_SITE
 }
 
 const WAN: &str = "wan";
@@ -219,10 +220,10 @@ mod tests {
     #[test]
     fn round_trips_are_those_of_the_link_and_its_path() {
         let world = Topology { rtt: Duration::from_millis(200), ..Topology::default_links(1) };
-        let (links, ways) = (world.links(), world.segments());
-        assert_eq!(links[0].rtt + ways[1].link.rtt, world.rtt);
-        assert_eq!(links[1].rtt + ways[0].link.rtt, world.cell_rtt);
-        assert_eq!(ways[1].link.name, WAN);
+        let (links, segments) = (world.links(), world.segments());
+        assert_eq!(links[0].rtt + segments[1].link.rtt, world.rtt);
+        assert_eq!(links[1].rtt + segments[0].link.rtt, world.cell_rtt);
+        assert_eq!(segments[1].link.name, WAN);
         let alone = Topology { cell: None, ..world };
         assert_eq!((alone.links().len(), alone.segments().len()), (1, 1));
     }

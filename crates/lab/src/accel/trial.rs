@@ -38,12 +38,12 @@ impl Stream {
 #[derive(Clone, Debug)]
 pub(crate) struct Trial<'a> {
     pub(crate) world: &'a Topology,
-    pub(crate) who: &'a Contender,
+    pub(crate) contender: &'a Contender,
     pub(crate) streams: &'a [Stream],
     /// For how long; it ends earlier if a download is complete.
     pub(crate) length: Duration,
     /// How often the sender is sampled; it always is once, at the end.
-    pub(crate) look: Option<Duration>,
+    pub(crate) sample_interval: Option<Duration>,
     pub(crate) payload: &'a Payload,
     pub(crate) workshop: &'a TrialEnv,
 }
@@ -95,12 +95,12 @@ impl TrialResult {
 impl Trial<'_> {
     /// Runs it.
     pub(crate) fn run(&self) -> Result<TrialResult, LabError> {
-        let (lab, mut daemon) = self.workshop.build(self.world, self.payload, self.who)?;
+        let (lab, mut daemon) = self.workshop.build(self.world, self.payload, self.contender)?;
         lab.start_links()?;
         let (zero, before) = (Instant::now(), daemon.as_ref().map(Daemon::cpu));
         let mut running: Vec<Download> = Vec::new();
         let (mut samples, mut in_force, mut status) = (Vec::new(), Vec::new(), None);
-        let (mut look, mut ask) = (Duration::ZERO, STATUS_INTERVAL);
+        let (mut next_sample_at, mut next_status_at) = (Duration::ZERO, STATUS_INTERVAL);
         while zero.elapsed() < self.length && !is_interrupted() {
             let now = zero.elapsed();
             if let Some(stream) = self.streams.get(running.len()).filter(|stream| stream.begins <= now) {
@@ -110,16 +110,16 @@ impl Trial<'_> {
                 });
                 continue;
             }
-            if let Some(every) = self.look.filter(|_| now >= look) {
+            if let Some(every) = self.sample_interval.filter(|_| now >= next_sample_at) {
                 samples.extend(tcp_info_sampler::samples(&lab, now)?);
-                look = now + every;
+                next_sample_at = now + every;
             }
-            if let Some(daemon) = daemon.as_ref().filter(|_| now >= ask) {
-                if let Ok(said) = daemon.status(&lab) {
-                    add_active(&mut in_force, &said);
-                    status = Some(said);
+            if let Some(daemon) = daemon.as_ref().filter(|_| now >= next_status_at) {
+                if let Ok(daemon_status) = daemon.status(&lab) {
+                    add_active(&mut in_force, &daemon_status);
+                    status = Some(daemon_status);
                 }
-                ask = now + STATUS_INTERVAL;
+                next_status_at = now + STATUS_INTERVAL;
             }
             if running.len() == self.streams.len() && running.iter().all(Download::has_ended) {
                 break;
@@ -127,9 +127,9 @@ impl Trial<'_> {
             std::thread::sleep(LOOP_INTERVAL.min(self.length.saturating_sub(zero.elapsed())));
         }
         samples.extend(tcp_info_sampler::samples(&lab, zero.elapsed())?);
-        if let Some(said) = daemon.as_ref().and_then(|daemon| daemon.status(&lab).ok()) {
-            add_active(&mut in_force, &said);
-            status = Some(said);
+        if let Some(daemon_status) = daemon.as_ref().and_then(|daemon| daemon.status(&lab).ok()) {
+            add_active(&mut in_force, &daemon_status);
+            status = Some(daemon_status);
         }
         let cpu = daemon.as_ref().zip(before).map(|(daemon, before)| daemon.cpu().saturating_sub(before));
         let bpf = daemon.as_ref().and_then(Daemon::bpf).map(|bpf| {
@@ -139,8 +139,9 @@ impl Trial<'_> {
         let bpf = bpf.transpose()?;
         let emulation = lab.emulation_report()?;
         let flows = running.into_iter().map(Download::end).collect::<Result<Vec<_>, _>>()?;
-        let gone = daemon.as_mut().and_then(Daemon::has_ended).map(|how| format!("the accelerator ended: {how}"));
-        let problem = gone.or_else(|| flows.iter().find_map(Received::problem));
+        let daemon_exit =
+            daemon.as_mut().and_then(Daemon::has_ended).map(|reason| format!("the accelerator ended: {reason}"));
+        let problem = daemon_exit.or_else(|| flows.iter().find_map(Received::problem));
         Ok(TrialResult { flows, samples, emulation, cpu, bpf, status, active: in_force, problem })
     }
 }
@@ -158,13 +159,13 @@ fn inactive_reasons(flow: &Value) -> Option<String> {
 /// noticed an outage.
 fn add_active(active: &mut Vec<String>, status: &Value) {
     let flows = status["flows"].as_array().cloned().unwrap_or_default();
-    let words = flows.iter().filter_map(|flow| flow["active"].as_array()).flatten().filter_map(Value::as_str);
-    let was_dark = status["links"][0]["outages"].as_u64().is_some_and(|outages| outages > 0);
+    let names = flows.iter().filter_map(|flow| flow["active"].as_array()).flatten().filter_map(Value::as_str);
+    let had_outage = status["links"][0]["outages"].as_u64().is_some_and(|outages| outages > 0);
     let may = status["mechanisms"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    let frozen = may.filter(|word| was_dark && !flows.is_empty() && word.contains("freeze"));
-    for word in words.chain(frozen) {
-        if !active.iter().any(|known| known == word) {
-            active.push(word.to_owned());
+    let frozen = may.filter(|mechanism| had_outage && !flows.is_empty() && mechanism.contains("freeze"));
+    for mechanism in names.chain(frozen) {
+        if !active.iter().any(|known| known == mechanism) {
+            active.push(mechanism.to_owned());
         }
     }
 }
@@ -189,16 +190,16 @@ mod tests {
 
     #[test]
     fn a_mechanism_is_listed_once() {
-        let status = |words: &[&str]| serde_json::json!({"flows": [{"active": words}, {}]});
-        let mut kept = Vec::new();
-        add_active(&mut kept, &status(&["eifel-undo", "withheld-ack"]));
-        add_active(&mut kept, &status(&["ack-offload", "eifel-undo"]));
-        add_active(&mut kept, &serde_json::json!({}));
-        assert_eq!(kept, ["eifel-undo", "withheld-ack", "ack-offload"]);
+        let status = |names: &[&str]| serde_json::json!({"flows": [{"active": names}, {}]});
+        let mut in_force = Vec::new();
+        add_active(&mut in_force, &status(&["eifel-undo", "withheld-ack"]));
+        add_active(&mut in_force, &status(&["ack-offload", "eifel-undo"]));
+        add_active(&mut in_force, &serde_json::json!({}));
+        assert_eq!(in_force, ["eifel-undo", "withheld-ack", "ack-offload"]);
         let with_outages = |outages| serde_json::json!({"mechanisms": ["zero-window-freeze"], "links": [{"outages": outages}], "flows": [{}]});
-        add_active(&mut kept, &with_outages(0));
-        assert_eq!(kept.len(), 3);
-        add_active(&mut kept, &with_outages(1));
-        assert_eq!(kept[3], "zero-window-freeze");
+        add_active(&mut in_force, &with_outages(0));
+        assert_eq!(in_force.len(), 3);
+        add_active(&mut in_force, &with_outages(1));
+        assert_eq!(in_force[3], "zero-window-freeze");
     }
 }

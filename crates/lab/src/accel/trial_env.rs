@@ -33,13 +33,13 @@ impl TrialEnv {
         &self,
         world: &Topology,
         payload: &Payload,
-        who: &Contender,
+        contender: &Contender,
     ) -> Result<(Lab, Option<Daemon>), LabError> {
         // The lock protects no data that a failed thread could have damaged.
         let _one_at_a_time = self.building.lock().unwrap_or_else(PoisonError::into_inner);
         let lab = world.build(payload)?;
         lab.start_links()?;
-        let daemon = Daemon::start(&lab, who, &self.program, world.cell.is_some())?;
+        let daemon = Daemon::start(&lab, contender, &self.program, world.cell.is_some())?;
         Ok((lab, daemon))
     }
 }

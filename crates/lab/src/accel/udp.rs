@@ -24,15 +24,15 @@ const WARM_UP: Duration = Duration::from_secs(1);
 /// Mbit/s of payload that arrive if `mbps` are sent.
 pub(crate) fn goodput(lab: &Lab, mbps: f64, length: Duration) -> io::Result<f64> {
     let receiver = lab.run_at_client(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT)))?;
-    let sender = lab.run_at_site(topology::server_place(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
+    let sender = lab.run_at_site(topology::server_site_index(), || UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))?;
     receiver.set_read_timeout(Some(Duration::from_millis(100)))?;
     let over = Arc::new(AtomicBool::new(false));
     let stop = over.clone();
     let flood = std::thread::spawn(move || flood(&sender, mbps, &stop));
-    let counted = count(&receiver, length);
+    let received_bytes = count(&receiver, length);
     over.store(true, Ordering::Relaxed);
     let sent = flood.join().map_err(|_| io::Error::other("the sender broke down"))?;
-    let bytes = counted?;
+    let bytes = received_bytes?;
     sent?;
     Ok(bytes as f64 * 8e-6 / length.as_secs_f64())
 }

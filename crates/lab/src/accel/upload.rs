@@ -28,17 +28,18 @@ const MAX_HEAD: usize = 4096;
 
 /// Starts curl; times count from `zero`.
 pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Download, LabError> {
-    let address = crate::wan_topology::site_address(topology::server_place());
+    let address = crate::wan_topology::site_address(topology::server_site_index());
     let listen = || {
         let listener = TcpListener::bind((address, PORT))?;
         listener.set_nonblocking(true)?;
         Ok(listener)
     };
-    let listener =
-        lab.run_at_site(topology::server_place(), listen).map_err(LabError::at_step("listening for an upload"))?;
+    let listener = lab
+        .run_at_site(topology::server_site_index(), listen)
+        .map_err(LabError::at_step("listening for an upload"))?;
     let stop = Arc::new(AtomicBool::new(false));
-    let (path, heard) = (payload.path(), Arc::clone(&stop));
-    let reader = std::thread::spawn(move || receive(&listener, &path, zero, &heard));
+    let (path, stop_flag) = (payload.path(), Arc::clone(&stop));
+    let reader = std::thread::spawn(move || receive(&listener, &path, zero, &stop_flag));
     let mut command = Command::new("curl");
     command.args(["-sS", "--http1.1", "-H", "Expect:", "-T"]).arg(payload.path());
     command.arg(format!("http://{address}:{PORT}/upload"));
@@ -128,21 +129,21 @@ mod tests {
             stream.write_all(b"PUT /upload HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
             stream.write_all(body).unwrap();
             stream.shutdown(std::net::Shutdown::Write).unwrap();
-            let mut said = String::new();
-            let _ = stream.read_to_string(&mut said);
-            said
+            let mut response = String::new();
+            let _ = stream.read_to_string(&mut response);
+            response
         });
         let received = receive(&listener, &path, Instant::now(), &AtomicBool::new(false));
-        let said = sender.join().unwrap();
-        let whole = received.as_ref().is_ok_and(|received| received.bytes == file.len() as u64);
-        assert_eq!(said.starts_with("HTTP/1.1 201"), whole, "{said}");
+        let response = sender.join().unwrap();
+        let is_complete = received.as_ref().is_ok_and(|received| received.bytes == file.len() as u64);
+        assert_eq!(response.starts_with("HTTP/1.1 201"), is_complete, "{response}");
         received
     }
 
     #[test]
     fn an_upload_is_compared_as_it_arrives_and_answered_when_complete() {
-        let whole = run(b"0123456789", b"0123456789").unwrap();
-        assert_eq!((whole.bytes, whole.wrong), (10, None));
+        let outcome = run(b"0123456789", b"0123456789").unwrap();
+        assert_eq!((outcome.bytes, outcome.wrong), (10, None));
         let part = run(b"0123x", b"0123456789").unwrap();
         assert_eq!((part.bytes, part.wrong), (5, Some(4)));
     }

@@ -25,14 +25,18 @@ pub(super) struct Cases {
 
 impl Cases {
     /// Parses the words of `--case`; without words all cases are selected. `subject` names the benchmark in errors.
-    pub(super) fn new(subject: &str, known: &'static [&'static str], words: &[String]) -> Result<Self, LabError> {
-        let is_known = |word: &&String| *word == ALL_CASES || known.contains(&case_name(word));
-        match words.iter().find(|word| !is_known(word)) {
+    pub(super) fn new(
+        subject: &str,
+        known: &'static [&'static str],
+        selectors: &[String],
+    ) -> Result<Self, LabError> {
+        let is_known = |selector: &&String| *selector == ALL_CASES || known.contains(&case_name(selector));
+        match selectors.iter().find(|selector| !is_known(selector)) {
             Some(unknown) => {
                 let names = known.join(", ");
                 Err(LabError::Spec(format!("no case `{unknown}` of {subject}; there are: {names}, {ALL_CASES}")))
             }
-            None => Ok(Self { names: known, selected: words.to_vec() }),
+            None => Ok(Self { names: known, selected: selectors.to_vec() }),
         }
     }
 
@@ -40,22 +44,23 @@ impl Cases {
     pub(super) fn selected_cases(&self) -> Vec<&'static str> {
         let is_wanted = |case: &&str| {
             self.selected.is_empty()
-                || self.selected.iter().any(|word| word == ALL_CASES || case_name(word) == *case)
+                || self.selected.iter().any(|selector| selector == ALL_CASES || case_name(selector) == *case)
         };
         self.names.iter().copied().filter(is_wanted).collect()
     }
 
     /// Whether this row of a case is selected.
     pub(super) fn is_selected(&self, case: &str, row: &str) -> bool {
-        let names_row = |word: &String| word == ALL_CASES || word == case || *word == format!("{case} {row}");
+        let names_row =
+            |selector: &String| selector == ALL_CASES || selector == case || *selector == format!("{case} {row}");
         self.selected.is_empty() || self.selected.iter().any(names_row)
     }
 }
 
 const ALL_CASES: &str = "all";
 
-fn case_name(word: &str) -> &str {
-    word.split(' ').next().unwrap_or_default()
+fn case_name(selector: &str) -> &str {
+    selector.split(' ').next().unwrap_or_default()
 }
 
 /// Runs the cases one after the other until the user interrupts.
@@ -96,8 +101,8 @@ pub(super) fn finish(
 }
 
 /// Parses a link that is a constant of this program.
-pub(super) fn parse_link(words: &str) -> LinkSpec {
-    words.parse().expect("constant links parse")
+pub(super) fn parse_link(spec: &str) -> LinkSpec {
+    spec.parse().expect("constant links parse")
 }
 
 #[cfg(test)]
@@ -106,14 +111,14 @@ mod tests {
 
     #[test]
     fn a_row_is_selected_by_its_name_its_case_or_all() {
-        let cases = |words: &[&str]| {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            Cases::new("the fleet", &["upload", "cut"], &words)
+        let cases = |selectors: &[&str]| {
+            let selectors: Vec<String> = selectors.iter().map(|selector| (*selector).to_owned()).collect();
+            Cases::new("the fleet", &["upload", "cut"], &selectors)
         };
-        let wants = |words: &[&str], case, row| cases(words).unwrap().is_selected(case, row);
-        assert!(wants(&[], "upload", "8+8") && wants(&["all"], "upload", "8+8"));
-        assert!(wants(&["upload"], "upload", "8+8") && !wants(&["upload"], "cut", "silent"));
-        assert!(wants(&["upload 8+8"], "upload", "8+8") && !wants(&["upload 8+8"], "upload", "20+2"));
+        let is_selected = |selectors: &[&str], case, row| cases(selectors).unwrap().is_selected(case, row);
+        assert!(is_selected(&[], "upload", "8+8") && is_selected(&["all"], "upload", "8+8"));
+        assert!(is_selected(&["upload"], "upload", "8+8") && !is_selected(&["upload"], "cut", "silent"));
+        assert!(is_selected(&["upload 8+8"], "upload", "8+8") && !is_selected(&["upload 8+8"], "upload", "20+2"));
         assert_eq!(cases(&["cut silent"]).unwrap().selected_cases(), ["cut"]);
         assert_eq!(cases(&[]).unwrap().selected_cases(), ["upload", "cut"]);
         let message = cases(&["uplod"]).unwrap_err().to_string();

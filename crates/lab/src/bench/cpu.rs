@@ -130,12 +130,12 @@ fn print_results(
         note: Some("Floor: at most 1.0 × curl's CPU time, and at least its throughput. Medians.".into()),
     };
     print_line(&format!("\n{} over veth, HTTP, file and output in memory\n{}", args.size, table.to_text()));
-    let verdict = |ours_value: Option<f64>, theirs: Option<f64>, more_is_better: bool| match ours_value.zip(theirs)
-    {
-        None => "no run",
-        Some((ours, theirs)) if (ours <= theirs) != more_is_better => "met",
-        Some(_) => "missed",
-    };
+    let verdict =
+        |ours_value: Option<f64>, baseline: Option<f64>, more_is_better: bool| match ours_value.zip(baseline) {
+            None => "no run",
+            Some((accel, baseline)) if (accel <= baseline) != more_is_better => "met",
+            Some(_) => "missed",
+        };
     print_line(&format!(
         "CPU time: {}; throughput: {}",
         verdict(figure(&costs[1], &|cost| cost.cpu_s), curl_cpu, false),

@@ -299,10 +299,10 @@ mod tests {
     #[test]
     fn runs_are_appended_in_order_into_one_table() {
         let none = Threshold::AtMost(0.0);
-        let run = |number: u32, figure: f64, stalls: u32, late: bool| {
+        let run = |number: u32, figure: f64, stalls: u32, is_late: bool| {
             let mut report = ReportTable::for_run(number);
             report.add("both tls", "Mbit/s", ("ours", &Threshold::Stated), "plain", figure);
-            if late {
+            if is_late {
                 report.mark_unreliable("both tls", "late");
             }
             report.add("both tls", "of plain", ("ours", &Threshold::AtLeast(5.0)), "ours", figure);

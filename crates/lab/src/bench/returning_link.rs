@@ -163,9 +163,9 @@ fn measure(
             _ => "s until the second link carries",
         };
         let recovery_time =
-            time_until_bytes(&emulation, link_range, direction, *return_time).unwrap_or_else(|rest_of_transfer| {
+            time_until_bytes(&emulation, link_range, direction, *return_time).unwrap_or_else(|remaining_time| {
                 report.log(&label, &format!(", {metric}: not until the end of the transfer"));
-                rest_of_transfer
+                remaining_time
             });
         report.add(&label, metric, ("marline", &threshold), "marline", recovery_time.as_secs_f64());
     }

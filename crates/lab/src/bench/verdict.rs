@@ -36,7 +36,7 @@ impl Verdict {
     fn as_text(&self) -> &'static str {
         match self.marline {
             None => "no run",
-            Some(ours) if ours <= self.threshold + 1e-9 => "met",
+            Some(value) if value <= self.threshold + 1e-9 => "met",
             Some(_) => "missed",
         }
     }
@@ -59,8 +59,8 @@ pub(super) fn verdicts(scenario: &Scenario, outcomes: &[DownloadOutcome]) -> Vec
             Some(Threshold::TimesAria2 { median, worst }) => {
                 paired_threshold = Some((median, worst));
                 let best = best(&groups, |name| name.starts_with("aria2"), ClientOutcomes::seconds);
-                if let (Some(seconds), Some((theirs, name))) = (marline.seconds(), best) {
-                    ratios.push((seconds / theirs, format!("{} ({name})", case.name)));
+                if let (Some(seconds), Some((best_seconds, name))) = (marline.seconds(), best) {
+                    ratios.push((seconds / best_seconds, format!("{} ({name})", case.name)));
                 }
             }
             Some(threshold) => verdicts.push(case_verdict(case, threshold, marline, &groups)),
@@ -265,11 +265,11 @@ mod tests {
     use crate::scenarios;
 
     fn runs(case: &str, client: &str, seconds: &[f64]) -> Vec<DownloadOutcome> {
-        let of = |(run, s): (usize, &f64)| DownloadOutcome {
+        let make_outcome = |(run, s): (usize, &f64)| DownloadOutcome {
             case: case.into(),
             ..example_outcome(client, run as u32, *s)
         };
-        seconds.iter().enumerate().map(of).collect()
+        seconds.iter().enumerate().map(make_outcome).collect()
     }
 
     #[test]
@@ -313,8 +313,8 @@ mod tests {
         outcomes.extend(runs("a-5MB", "marline", &[0.57]));
         outcomes.extend(runs("a-5MB", "curl", &[0.63]));
         let verdicts = verdicts(&scenario, &outcomes);
-        let of = |case: &str| verdicts.iter().find(|v| v.case == case && v.metric == "time s").unwrap();
-        assert_eq!((of("a-10KB").as_text(), of("a-5MB").as_text()), ("met", "missed"));
+        let verdict_of = |case: &str| verdicts.iter().find(|v| v.case == case && v.metric == "time s").unwrap();
+        assert_eq!((verdict_of("a-10KB").as_text(), verdict_of("a-5MB").as_text()), ("met", "missed"));
     }
 
     #[test]
@@ -325,8 +325,9 @@ mod tests {
         outcomes.extend(runs("d", "marline", &[15.0, 15.01]));
         outcomes.extend(runs("d-swapped", "marline", &[16.0, 16.01]));
         let verdicts = verdicts(&scenario, &outcomes);
-        let of = |case: &str| verdicts.iter().find(|v| v.case == case && v.metric.starts_with("order")).unwrap();
-        assert_eq!((of("a").as_text(), of("d").as_text()), ("met", "missed"));
+        let verdict_of =
+            |case: &str| verdicts.iter().find(|v| v.case == case && v.metric.starts_with("order")).unwrap();
+        assert_eq!((verdict_of("a").as_text(), verdict_of("d").as_text()), ("met", "missed"));
         assert!(table(&verdicts).to_text().contains("order of links"));
     }
 }

@@ -87,7 +87,7 @@ const DEFAULT_LINKS: [&str; 3] = [
 pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
     let mut links = args.links.clone();
     if links.is_empty() {
-        links = DEFAULT_LINKS.iter().map(|words| words.parse().expect("the default links parse")).collect();
+        links = DEFAULT_LINKS.iter().map(|spec| spec.parse().expect("the default links parse")).collect();
     }
     let broadcast_config = BroadcastConfig { length: Duration::from_secs(args.seconds.into()), rate: args.bitrate };
     let failures = failures(args.failures, broadcast_config.length, links.len())?;
@@ -203,7 +203,7 @@ mod tests {
 
     #[test]
     fn no_link_carries_the_default_stream_and_any_two_do() {
-        let links: Vec<LinkSpec> = DEFAULT_LINKS.iter().map(|words| words.parse().unwrap()).collect();
+        let links: Vec<LinkSpec> = DEFAULT_LINKS.iter().map(|spec| spec.parse().unwrap()).collect();
         assert_eq!(links.len(), 3);
         assert!(DEFAULT_LINKS.iter().all(|words| words.contains("up=4Mbit/s")));
         // An MTU of 1500 carries 1448 bytes of TCP payload; 2 % are headers of TLS and RTMP.

@@ -338,13 +338,13 @@ mod tests {
     #[test]
     fn packets_within_a_millisecond_share_one_sample() {
         let mut samples = Vec::new();
-        let mut put = |micros: u64, direction, bytes| {
+        let mut push = |micros: u64, direction, bytes| {
             add_traffic_sample(&mut samples, direction, Instant::from_nanos(micros * 1000), &vec![0; bytes]);
         };
-        put(1_200, Direction::Down, 1500);
-        put(1_900, Direction::Up, 52);
-        put(1_100, Direction::Down, 100);
-        put(2_000, Direction::Down, 1500);
+        push(1_200, Direction::Down, 1500);
+        push(1_900, Direction::Up, 52);
+        push(1_100, Direction::Down, 100);
+        push(2_000, Direction::Down, 1500);
         let at = Duration::from_micros;
         assert_eq!(
             samples,

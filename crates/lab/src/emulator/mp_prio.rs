@@ -62,8 +62,8 @@ mod tests {
 
     #[test]
     fn mp_prio_is_found_behind_other_options() {
-        let stamp = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
-        let with = |option: &[u8]| mp_prio_backup(&packet(&[&stamp[..], option].concat()));
+        let timestamp_option = [1, 1, 8, 10, 0, 0, 0, 1, 0, 0, 0, 2];
+        let with = |option: &[u8]| mp_prio_backup(&packet(&[&timestamp_option[..], option].concat()));
         assert_eq!(with(&[30, 3, 0x51]), Some(true));
         assert_eq!(with(&[30, 3, 0x50]), Some(false));
         assert_eq!(with(&[30, 4, 0x51, 2]), Some(true));
@@ -74,21 +74,21 @@ mod tests {
 
     #[test]
     fn payload_begins_after_the_tcp_header() {
-        let mut whole = packet(&[30, 3, 0x51, 0]);
-        assert_eq!(payload_len(&whole), 0);
-        whole.extend([7; 100]);
-        assert_eq!(payload_len(&whole), 100);
+        let mut full_packet = packet(&[30, 3, 0x51, 0]);
+        assert_eq!(payload_len(&full_packet), 0);
+        full_packet.extend([7; 100]);
+        assert_eq!(payload_len(&full_packet), 100);
         assert_eq!(payload_len(&[0x45, 0]), 0);
     }
 
     #[test]
     fn truncated_packets_and_other_protocols_have_no_mp_prio() {
-        let whole = packet(&[30, 3, 0x51, 0]);
-        assert_eq!(mp_prio_backup(&whole), Some(true));
+        let full_packet = packet(&[30, 3, 0x51, 0]);
+        assert_eq!(mp_prio_backup(&full_packet), Some(true));
         for length in 0..43 {
-            assert_eq!(mp_prio_backup(&whole[..length]), None, "{length}");
+            assert_eq!(mp_prio_backup(&full_packet[..length]), None, "{length}");
         }
-        let mut udp = whole.clone();
+        let mut udp = full_packet.clone();
         udp[9] = 17;
         assert_eq!(mp_prio_backup(&udp), None);
         assert_eq!(mp_prio_backup(&packet(&[30, 0, 0x51, 0])), None);

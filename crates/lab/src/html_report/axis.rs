@@ -42,7 +42,7 @@ mod tests {
         }
         assert_eq!(Axis::new(0.0, 5).end, 1.0);
         assert_eq!(Axis::new(f64::NAN, 5).end, 1.0);
-        let words: Vec<String> = Axis::new(0.5, 5).ticks().into_iter().map(|(_, word)| word).collect();
-        assert_eq!(words, ["0.0", "0.1", "0.2", "0.3", "0.4", "0.5"]);
+        let labels: Vec<String> = Axis::new(0.5, 5).ticks().into_iter().map(|(_, label)| label).collect();
+        assert_eq!(labels, ["0.0", "0.1", "0.2", "0.3", "0.4", "0.5"]);
     }
 }

@@ -102,23 +102,23 @@ impl Chart {
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">"
         );
         let _ = writeln!(out, "<title>{title}</title>");
-        for (at, word) in rate.ticks() {
+        for (at, label) in rate.ticks() {
             let (at, right) = (coordinate(y(at)), WIDTH - RIGHT_MARGIN);
             let _ =
                 writeln!(out, "<line class=\"grid\" x1=\"{LEFT_MARGIN}\" y1=\"{at}\" x2=\"{right}\" y2=\"{at}\"/>");
             let _ = writeln!(
                 out,
-                "<text x=\"{}\" y=\"{at}\" dy=\".35em\" text-anchor=\"end\">{word}</text>",
+                "<text x=\"{}\" y=\"{at}\" dy=\".35em\" text-anchor=\"end\">{label}</text>",
                 coordinate(LEFT_MARGIN - 7.0)
             );
         }
         let foot = HEIGHT - BOTTOM_MARGIN;
-        for (at, word) in time.ticks() {
+        for (at, label) in time.ticks() {
             let at = coordinate(x(at));
             let _ = writeln!(
                 out,
                 "<line class=\"axis\" x1=\"{at}\" y1=\"{foot}\" x2=\"{at}\" y2=\"{}\"/>\
-                 <text x=\"{at}\" y=\"{}\" text-anchor=\"middle\">{word}</text>",
+                 <text x=\"{at}\" y=\"{}\" text-anchor=\"middle\">{label}</text>",
                 foot + 5.0,
                 foot + 20.0
             );
@@ -136,8 +136,8 @@ impl Chart {
             "<text transform=\"translate(14 {across}) rotate(-90)\" text-anchor=\"middle\">rate of IP packets (Mbit/s)</text>"
         );
         let step = point_interval(span);
-        for (n, series) in self.series.iter().enumerate() {
-            let class = n % 4;
+        for (index, series) in self.series.iter().enumerate() {
+            let class = index % 4;
             let opacity = if series.runs.len() > 1 { " stroke-opacity=\".6\"" } else { "" };
             for run in &series.runs {
                 let points: Vec<String> = series
@@ -148,7 +148,7 @@ impl Chart {
                 let points = points.join(" ");
                 let _ = writeln!(out, "<polyline class=\"run s{class}\"{opacity} points=\"{points}\"/>");
             }
-            let at = coordinate(LEFT_MARGIN + 110.0 * n as f64);
+            let at = coordinate(LEFT_MARGIN + 110.0 * index as f64);
             let name = escape(&series.name);
             let _ = writeln!(out, "<text class=\"key s{class}\" x=\"{at}\" y=\"14\">{name}</text>");
         }
@@ -161,18 +161,18 @@ impl Chart {
     fn write_marks(&self, out: &mut String, x: impl Fn(f64) -> f64, foot: f64) {
         let mut marks: Vec<&ChartMark> = self.marks.iter().collect();
         marks.sort_by(|a, b| a.at_s.total_cmp(&b.at_s));
-        let mut word_at = LEFT_MARGIN;
+        let mut mark_x = LEFT_MARGIN;
         for mark in marks {
             let (at, class, label) = (coordinate(x(mark.at_s)), mark.stroke.class(), escape(&mark.label));
-            let (from, to, word) = (coordinate(word_at), coordinate(word_at + 22.0), coordinate(word_at + 28.0));
+            let (from, to, label_x) = (coordinate(mark_x), coordinate(mark_x + 22.0), coordinate(mark_x + 28.0));
             let _ = writeln!(
                 out,
                 "<line class=\"{class}\" x1=\"{at}\" y1=\"{}\" x2=\"{at}\" y2=\"{foot}\"/>\
                  <line class=\"{class}\" x1=\"{from}\" y1=\"{MARK_LABEL_Y}\" x2=\"{to}\" y2=\"{MARK_LABEL_Y}\"/>\
-                 <text x=\"{word}\" y=\"{MARK_LABEL_Y}\" dy=\".35em\">{label}</text>",
+                 <text x=\"{label_x}\" y=\"{MARK_LABEL_Y}\" dy=\".35em\">{label}</text>",
                 TOP_MARGIN - 8.0
             );
-            word_at += 48.0 + LETTER_WIDTH * mark.label.chars().count() as f64;
+            mark_x += 48.0 + LETTER_WIDTH * mark.label.chars().count() as f64;
         }
     }
 }

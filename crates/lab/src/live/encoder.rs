@@ -101,7 +101,7 @@ mod tests {
         let show = BroadcastConfig { length: Duration::from_millis(1500), rate: Bitrate::from_mbps(5) };
         let command = ffmpeg_command(show, "rtmp://127.0.0.1/live/camera", Path::new("/tmp/p"));
         let args: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        let after = |word: &str| args[args.iter().position(|arg| arg == word).unwrap() + 1].clone();
+        let after = |option: &str| args[args.iter().position(|arg| arg == option).unwrap() + 1].clone();
         assert_eq!((after("-b:v"), after("-t")), ("4904000".into(), "1.500".into()));
         assert!(args.last().unwrap().ends_with("]rtmp\\://127.0.0.1/live/camera"));
     }

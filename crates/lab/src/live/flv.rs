@@ -105,8 +105,8 @@ pub(crate) mod tests {
         let length = u32::try_from(body.len()).unwrap().to_be_bytes();
         let time = millis.to_be_bytes();
         let head = [kind, length[1], length[2], length[3], time[1], time[2], time[3], time[0], 0, 0, 0];
-        let whole = u32::try_from(TAG_HEADER_LEN + body.len()).unwrap().to_be_bytes();
-        [&head[..], body, &whole].concat()
+        let size = u32::try_from(TAG_HEADER_LEN + body.len()).unwrap().to_be_bytes();
+        [&head[..], body, &size].concat()
     }
 
     fn stream() -> Vec<u8> {
@@ -124,10 +124,10 @@ pub(crate) mod tests {
 
     #[test]
     fn coded_packets_are_found_however_the_bytes_are_split() {
-        let mut whole = FlvReader::default();
-        whole.push(&stream());
-        let whole = whole.packets().unwrap();
-        let kinds_and_times: Vec<_> = whole.iter().map(|packet| (packet.kind, packet.millis)).collect();
+        let mut full_reader = FlvReader::default();
+        full_reader.push(&stream());
+        let packets = full_reader.packets().unwrap();
+        let kinds_and_times: Vec<_> = packets.iter().map(|packet| (packet.kind, packet.millis)).collect();
         assert_eq!(
             kinds_and_times,
             [(MediaKind::Video, 40), (MediaKind::Audio, 46), (MediaKind::Video, 0x0123_4567)]
@@ -137,7 +137,7 @@ pub(crate) mod tests {
             reader.push(&[byte]);
             single.extend(reader.packets().unwrap());
         }
-        assert_eq!(single, whole);
+        assert_eq!(single, packets);
     }
 
     #[test]

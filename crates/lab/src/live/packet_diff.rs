@@ -122,8 +122,8 @@ mod tests {
         let arrivals = seen(&[(1, 0), (2, 40), (3, 1040), (4, 1041), (5, 1042), (6, 1200)]);
         let all = longest_stall(&arrivals, arrivals[0].seen_at, arrivals[5].seen_at);
         assert_eq!(all, Duration::from_millis(1000));
-        let later = longest_stall(&arrivals, arrivals[3].seen_at, arrivals[5].seen_at);
-        assert_eq!(later, Duration::from_millis(158));
+        let later_stall = longest_stall(&arrivals, arrivals[3].seen_at, arrivals[5].seen_at);
+        assert_eq!(later_stall, Duration::from_millis(158));
         assert_eq!(required_buffer(&arrivals), Duration::from_millis(1000));
         assert_eq!(required_buffer(&[]), Duration::ZERO);
     }

@@ -20,8 +20,8 @@ pub(crate) fn energy_of_packets(emulation: &EmulationReport, model: Model) -> En
 /// For each link, how often its radio left the idle state.
 pub(crate) fn promotions(emulation: &EmulationReport, model: Model) -> Vec<u32> {
     let meter = meter_with_packets(emulation, model, |_, _| {});
-    let of = |link| meter.radio(link).map_or(0, |radio| radio.totals(Instant::FAR_FUTURE).promotions);
-    (0..).map(LinkId).zip(&emulation.links).map(|(link, _)| of(link)).collect()
+    let promotions_of = |link| meter.radio(link).map_or(0, |radio| radio.totals(Instant::FAR_FUTURE).promotions);
+    (0..).map(LinkId).zip(&emulation.links).map(|(link, _)| promotions_of(link)).collect()
 }
 
 /// Energy used up to `time`, without tails after it: what a daemon can report at that time.
@@ -76,7 +76,7 @@ fn meter_with_packets(
 /// Energy of the link with this index, in joules.
 pub(crate) fn link_energy(account: &EnergyBreakdown, at: usize) -> f64 {
     let link = u16::try_from(at).ok().and_then(|at| account.radio(LinkId(at)));
-    link.map_or(0.0, |bill| bill.total().as_joules_f64())
+    link.map_or(0.0, |energy| energy.total().as_joules_f64())
 }
 
 #[cfg(test)]
@@ -113,8 +113,8 @@ mod tests {
         let curve = energy_curve(&emulation, model(), second, second * 30);
         assert_eq!(curve.len(), 30);
         assert!(curve.windows(2).all(|pair| pair[0] <= pair[1]), "{curve:?}");
-        let whole = energy_of_packets(&emulation, model()).total().as_joules_f64();
-        assert!((curve[29] - whole).abs() < 1e-6, "{} {whole}", curve[29]);
+        let total_j = energy_of_packets(&emulation, model()).total().as_joules_f64();
+        assert!((curve[29] - total_j).abs() < 1e-6, "{} {total_j}", curve[29]);
         let part = energy_until(&emulation, model(), second * 3).total().as_joules_f64();
         assert!((curve[2] - part).abs() < 1e-6, "{} {part}", curve[2]);
     }
@@ -138,7 +138,7 @@ mod tests {
         assert_eq!(link_energy(&one, 0), 0.0);
         // After one second the radio is still active: the second packet only extends the tail by a second.
         let two = energy(vec![sample(5, 0, 60), sample(1005, 1500, 0)]);
-        let more = link_energy(&two, 1) - link_energy(&one, 1);
-        assert!((0.7..1.5).contains(&more), "{more}");
+        let difference_j = link_energy(&two, 1) - link_energy(&one, 1);
+        assert!((0.7..1.5).contains(&difference_j), "{difference_j}");
     }
 }

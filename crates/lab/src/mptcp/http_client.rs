@@ -94,7 +94,7 @@ impl Connection {
         let (mut buffer, mut last) = (vec![0; 256 * 1024], None::<Duration>);
         while got.bytes < length {
             let (count, part) = match std::mem::take(&mut self.buffered) {
-                early if early.is_empty() => (self.read_some(&mut buffer)?, &buffer),
+                early if early.is_empty() => (self.read_available(&mut buffer)?, &buffer),
                 early => {
                     buffer.get_mut(..early.len()).ok_or(io::ErrorKind::InvalidData)?.copy_from_slice(&early);
                     (Some(early.len()), &buffer)
@@ -118,7 +118,7 @@ impl Connection {
                     (got.time, last) = (now, Some(now));
                 }
             }
-            if until.stop_after.is_some_and(|stay| now >= stay) {
+            if until.stop_after.is_some_and(|deadline| now >= deadline) {
                 return Ok(got);
             }
             if now > until.limit {
@@ -138,7 +138,7 @@ impl Connection {
                 std::thread::sleep(POLL_INTERVAL);
                 continue;
             }
-            match self.read_some(&mut part)? {
+            match self.read_available(&mut part)? {
                 Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => bytes += count.unwrap_or(0) as u64,
             }
@@ -148,27 +148,27 @@ impl Connection {
 
     /// Reads the head of a response and returns the length of its body.
     fn read_head(&mut self, start: Instant, limit: Duration) -> io::Result<u64> {
-        let mut held = Vec::new();
+        let mut received = Vec::new();
         let mut part = [0; 4096];
         loop {
-            if let Some(end) = held.windows(4).position(|four| four == b"\r\n\r\n") {
-                self.buffered = held.split_off(end + 4);
-                return content_length(&held).ok_or_else(|| {
-                    let first = held.split(|byte| *byte == b'\r').next().unwrap_or_default();
+            if let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
+                self.buffered = received.split_off(end + 4);
+                return content_length(&received).ok_or_else(|| {
+                    let first = received.split(|byte| *byte == b'\r').next().unwrap_or_default();
                     io::Error::other(format!("the server responds `{}`", String::from_utf8_lossy(first)))
                 });
             }
-            match self.read_some(&mut part)? {
+            match self.read_available(&mut part)? {
                 None if start.elapsed() > limit => return Err(timeout_error(0, 0, start.elapsed())),
                 None => {}
                 Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some(length) => held.extend(part.get(..length).unwrap_or_default()),
+                Some(length) => received.extend(part.get(..length).unwrap_or_default()),
             }
         }
     }
 
     /// Reads some bytes; `None` if none arrived within [`POLL_INTERVAL`].
-    fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+    fn read_available(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
         match self.stream.read(buffer) {
             Ok(length) => Ok(Some(length)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),

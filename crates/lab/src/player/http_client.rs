@@ -24,7 +24,7 @@ pub(super) struct HttpResponse {
 impl HttpResponse {
     /// Requests a URL from the media port of a proxy and waits for the head of the response.
     pub(super) fn get(media: SocketAddr, url: &str, limit: Duration) -> Result<Self, String> {
-        let ask = || -> io::Result<(TcpStream, Vec<u8>, ResponseHead)> {
+        let send_request = || -> io::Result<(TcpStream, Vec<u8>, ResponseHead)> {
             let mut stream = TcpStream::connect(media)?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(limit))?;
@@ -33,7 +33,7 @@ impl HttpResponse {
             let (early, head) = read_head(&mut stream)?;
             Ok((stream, early, head))
         };
-        let (stream, mut early, head) = ask().map_err(|error| format!("the proxy's response: {error}"))?;
+        let (stream, mut early, head) = send_request().map_err(|error| format!("the proxy's response: {error}"))?;
         if head.status != 200 {
             let mut stream = stream;
             let _ = Read::by_ref(&mut stream).take(head.length.unwrap_or(0).min(1000)).read_to_end(&mut early);
@@ -76,7 +76,7 @@ pub(super) struct StatusClient {
 impl StatusClient {
     /// `status_url` is the URL that the proxy prints: `http://127.0.0.1:PORT/TOKEN/`.
     pub(super) fn new(status_url: &str) -> Result<Self, String> {
-        let parts = status_url.strip_prefix("http://").and_then(|rest| rest.split_once('/'));
+        let parts = status_url.strip_prefix("http://").and_then(|remaining| remaining.split_once('/'));
         let (host, path) = parts.ok_or_else(|| format!("`{status_url}` is not the URL of a status port"))?;
         let slash = if path.ends_with('/') { "" } else { "/" };
         Ok(Self { host: host.to_owned(), path: format!("/{path}{slash}"), stream: None })
@@ -135,20 +135,20 @@ struct ResponseHead {
 
 /// Reads the head of a response; also returns the bytes received after it.
 fn read_head(stream: &mut TcpStream) -> io::Result<(Vec<u8>, ResponseHead)> {
-    let mut held = Vec::new();
+    let mut received = Vec::new();
     let mut part = [0; 4096];
     loop {
-        if let Some(end) = held.windows(4).position(|four| four == b"\r\n\r\n") {
-            let early = held.split_off(end + 4);
-            let head = parse_head(&held).ok_or_else(|| io::Error::other("not an HTTP response"))?;
+        if let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
+            let early = received.split_off(end + 4);
+            let head = parse_head(&received).ok_or_else(|| io::Error::other("not an HTTP response"))?;
             return Ok((early, head));
         }
-        if held.len() > MAX_HEAD {
+        if received.len() > MAX_HEAD {
             return Err(io::Error::other("the head of the response is too long"));
         }
         match stream.read(&mut part)? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            length => held.extend(part.get(..length).unwrap_or_default()),
+            length => received.extend(part.get(..length).unwrap_or_default()),
         }
     }
 }

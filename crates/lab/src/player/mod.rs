@@ -185,8 +185,8 @@ impl<'a> EmulatedPlayer<'a> {
 
     /// Time of the next report or change of state, even if no data arrives.
     fn next_action(&self) -> Instant {
-        let tells = self.last_report.map_or(Instant::ZERO, |(at, _)| at + REPORT_INTERVAL);
-        self.player.next_change().map_or(tells, |at| at.min(tells))
+        let next_report_at = self.last_report.map_or(Instant::ZERO, |(at, _)| at + REPORT_INTERVAL);
+        self.player.next_change().map_or(next_report_at, |at| at.min(next_report_at))
     }
 
     /// After the last byte: gets the proxy's status, and computes the remaining playback.

@@ -113,8 +113,8 @@ pub(super) fn latest_values<'a, N: MeasurementId, F: MeasuredValues>(
 /// of packets dropped before they reached it.
 pub(super) fn unreliable_reason_of(late_s: f64, dropped: u64) -> Option<String> {
     match (dropped, late_s) {
-        (0, late) if late <= MAX_P99_LATENESS_S => None,
-        (0, late) => Some(format!("one packet in a hundred was {:.1} ms late or more", late * 1e3)),
+        (0, lateness_s) if lateness_s <= MAX_P99_LATENESS_S => None,
+        (0, lateness_s) => Some(format!("one packet in a hundred was {:.1} ms late or more", lateness_s * 1e3)),
         (unseen, _) => Some(format!("{unseen} packets were lost before the emulator saw them")),
     }
 }
@@ -168,9 +168,9 @@ pub(super) mod tests {
     #[test]
     fn a_stored_line_has_the_parts_of_the_id_beside_the_result() {
         let cell = Measurement::new(named(2), Ok(Late { late_s: 0.002 }));
-        let kept = serde_json::to_value(cell.without_timeline()).unwrap();
-        assert_eq!(kept, json!({"artefact": "F1", "run": 2, "problem": null, "values": {"late_s": 0.002}}));
-        let reread: Measurement<Named, Late> = serde_json::from_value(kept).unwrap();
+        let stored = serde_json::to_value(cell.without_timeline()).unwrap();
+        assert_eq!(stored, json!({"artefact": "F1", "run": 2, "problem": null, "values": {"late_s": 0.002}}));
+        let reread: Measurement<Named, Late> = serde_json::from_value(stored).unwrap();
         assert!(reread == cell && reread.is_done() && !reread.is_reliable());
         let message = "F1 run 2: 5.00 Mbit/s; suspect: one packet in a hundred was 2.0 ms late or more";
         assert_eq!(reread.to_line(), message);
@@ -197,12 +197,12 @@ pub(super) mod tests {
         let Ok(text) = std::fs::read_to_string(file) else { return };
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let mut count = 0;
-        for kept in lines.filter_map(|mut line| line.get_mut("cell").map(Value::take)) {
-            let cell: Measurement<N, F> =
-                serde_json::from_value(kept.clone()).unwrap_or_else(|reason| panic!("{reason}: {kept}"));
+        for stored_cell in lines.filter_map(|mut line| line.get_mut("cell").map(Value::take)) {
+            let cell: Measurement<N, F> = serde_json::from_value(stored_cell.clone())
+                .unwrap_or_else(|reason| panic!("{reason}: {stored_cell}"));
             let reread = serde_json::to_value(&cell).unwrap();
-            assert_eq!(reread["problem"], kept["problem"]);
-            for (part, value) in kept.as_object().unwrap().iter().filter(|(part, _)| *part != "measured") {
+            assert_eq!(reread["problem"], stored_cell["problem"]);
+            for (part, value) in stored_cell.as_object().unwrap().iter().filter(|(part, _)| *part != "measured") {
                 let name = match part.as_str() {
                     "who" => "client",
                     "way" => "route",
@@ -210,7 +210,7 @@ pub(super) mod tests {
                 };
                 assert_eq!(reread[name], *value, "{part}");
             }
-            assert_eq!(cell.values.is_some(), !kept["measured"].is_null());
+            assert_eq!(cell.values.is_some(), !stored_cell["measured"].is_null());
             count += 1;
         }
         assert!(count > 10, "{paper}: {count}");

@@ -124,7 +124,7 @@ fn print_rows<'a>(args: &ReproduceArgs, rows: impl IntoIterator<Item = &'a Resul
 }
 
 /// Reads the stored results and prints where they come from.
-fn read_kept<T: Persist>(args: &ReproduceArgs) -> Result<Vec<T>, LabError> {
+fn read_stored_results<T: Persist>(args: &ReproduceArgs) -> Result<Vec<T>, LabError> {
     let contents = store::read_results::<T>(&args.results_file(), args.scale)?;
     notice(&contents.to_string());
     Ok(contents.results)
@@ -167,9 +167,12 @@ fn check_options(args: &ReproduceArgs) -> Result<(), LabError> {
         ("--continue", args.continues, &PAPERS, NONE),
     ];
     let name = args.name.as_str();
-    for (option, given, of, simulated) in options {
-        if given && !of.contains(&name) {
-            return Err(LabError::Spec(format!("{option} has no effect on {name}: it is for {}", of.join(", "))));
+    for (option, given, supported, simulated) in options {
+        if given && !supported.contains(&name) {
+            return Err(LabError::Spec(format!(
+                "{option} has no effect on {name}: it is for {}",
+                supported.join(", ")
+            )));
         }
         // For super, which has no virtual time, `--sim` itself is refused elsewhere.
         if given && args.sim && name != "super" && !simulated.contains(&name) {
@@ -221,8 +224,8 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         return quick(args, &paper, &scenario);
     }
     if args.uses_kept {
-        let kept = read_kept::<DownloadOutcome>(args)?;
-        print_results(args, &paper, &latest_of_cases(kept, &scenario), Backend::Lab, 1.0);
+        let outcomes = read_stored_results::<DownloadOutcome>(args)?;
+        print_results(args, &paper, &latest_of_cases(outcomes, &scenario), Backend::Lab, 1.0);
         return Ok(0);
     }
     let backend = if args.sim { Backend::Sim } else { Backend::Lab };
@@ -294,10 +297,10 @@ fn quick(args: &ReproduceArgs, paper: &ThesisFigures, scenario: &Scenario) -> Re
 }
 
 /// The results of the selected cases, without duplicates: the last one counts.
-fn latest_of_cases(kept: Vec<DownloadOutcome>, scenario: &Scenario) -> Vec<DownloadOutcome> {
+fn latest_of_cases(outcomes: Vec<DownloadOutcome>, scenario: &Scenario) -> Vec<DownloadOutcome> {
     let named = |outcome: &DownloadOutcome| scenario.cases.iter().any(|case| case.name == outcome.case);
     let mut last: Vec<DownloadOutcome> = Vec::new();
-    for outcome in kept.into_iter().filter(named) {
+    for outcome in outcomes.into_iter().filter(named) {
         last.retain(|earlier| !earlier.is_same(&outcome));
         last.push(outcome);
     }
@@ -386,12 +389,13 @@ fn print_tables(
             share.measured * 100.0
         ));
     }
-    let far = shares.iter().filter(|share| share.difference() > EQUAL_WITHIN).count();
-    print_line(&format!("{far} of {} are more than {EQUAL_WITHIN} points apart.", shares.len()));
+    let differing = shares.iter().filter(|share| share.difference() > EQUAL_WITHIN).count();
+    print_line(&format!("{differing} of {} are more than {EQUAL_WITHIN} points apart.", shares.len()));
     print_line("Order of the multi-link approaches, fastest first, in the paper and here:");
     for case in cases() {
-        let [theirs, ours] = thesis::orders(paper, outcomes, case).map(|command| command.join(" < "));
-        print_line(&format!("  {case:<6} {theirs:<52} | {ours}"));
+        let [published_order, measured_order] =
+            thesis::orders(paper, outcomes, case).map(|command| command.join(" < "));
+        print_line(&format!("  {case:<6} {published_order:<52} | {measured_order}"));
     }
     thesis::COMPARISON_NOTES.iter().for_each(|remark| print_line(remark));
     let compared = thesis::time_over_best(outcomes);

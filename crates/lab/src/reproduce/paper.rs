@@ -71,14 +71,14 @@ pub(super) struct ThesisFigures {
 impl ThesisFigures {
     /// Reads the values of `thesis.toml` and derives those of figure 5.7.
     pub(super) fn thesis() -> Result<Self, LabError> {
-        let wrong = |what: String| LabError::Spec(format!("the thesis's figures: {what}"));
+        let wrong = |message: String| LabError::Spec(format!("the thesis's figures: {message}"));
         let tables: BTreeMap<String, Vec<String>> =
             toml::from_str(include_str!("thesis.toml")).map_err(|error| wrong(error.to_string()))?;
         let mut figures = Vec::new();
         for (artefact, metrics) in METRICS {
             for line in tables.get(artefact).into_iter().flatten() {
-                let words: Vec<&str> = line.split(' ').collect();
-                let [case, policy, values @ ..] = words.as_slice() else { return Err(wrong(line.clone())) };
+                let fields: Vec<&str> = line.split(' ').collect();
+                let [case, policy, values @ ..] = fields.as_slice() else { return Err(wrong(line.clone())) };
                 if values.len() != metrics.len() {
                     return Err(wrong(format!("{artefact}: {line}: {} values expected", metrics.len())));
                 }
@@ -119,8 +119,8 @@ impl ThesisFigures {
 
     /// Time of a whole download according to table 5.12: that of the slower link.
     pub(super) fn time(&self, case: &str, policy: &str) -> Option<f64> {
-        let of = |link: &str| self.value("T5.12", case, policy, link);
-        [of("time_wifi"), of("time_lte")].into_iter().flatten().reduce(f64::max)
+        let value_of = |link: &str| self.value("T5.12", case, policy, link);
+        [value_of("time_wifi"), value_of("time_lte")].into_iter().flatten().reduce(f64::max)
     }
 }
 
@@ -175,8 +175,8 @@ mod tests {
         let paper = ThesisFigures::thesis().unwrap();
         for case in CASES {
             for policy in ["naive", "static-limit", "dynamic-limit", "bdp-limit"] {
-                let of = |metric| paper.value("T5.12", case, policy, metric).unwrap();
-                near((of("time_wifi") - of("time_lte")).abs(), of("link_delta"));
+                let value_of = |metric| paper.value("T5.12", case, policy, metric).unwrap();
+                near((value_of("time_wifi") - value_of("time_lte")).abs(), value_of("link_delta"));
             }
         }
     }
@@ -184,11 +184,11 @@ mod tests {
     #[test]
     fn the_values_give_the_correlation_of_table_6_17() {
         let paper = ThesisFigures::thesis().unwrap();
-        let of = |metric| {
+        let values_of = |metric| {
             let cases = ["AO", "HS-S7", "TS", "TM", "LS"];
             cases.map(|case| paper.value("T6.18", case, "bdp-limit", metric).unwrap())
         };
-        let (times, medians) = (of("time"), of("cpu_p50"));
+        let (times, medians) = (values_of("time"), values_of("cpu_p50"));
         let centred = |values: [f64; 5]| values.map(|value| value - stats::mean(&values).unwrap());
         let (times, medians) = (centred(times), centred(medians));
         let dot = |a: [f64; 5], b: [f64; 5]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();

@@ -62,20 +62,20 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
         cost: impl Fn(&T) -> u64 + Sync,
         measure_one: impl Fn(&T) -> Result<Option<Result<F, String>>, LabError> + Sync,
     ) -> Result<(), LabError> {
-        let left = |things: &Vec<T>| things.iter().any(|thing| !self.is_done(&name(thing)));
-        let all: Vec<&Vec<T>> = batches.iter().filter(|things| left(things)).collect();
-        let work = |things: &&Vec<T>| {
-            for thing in things.iter().filter(|thing| !self.is_done(&name(thing))) {
+        let left = |batch: &Vec<T>| batch.iter().any(|item| !self.is_done(&name(item)));
+        let all: Vec<&Vec<T>> = batches.iter().filter(|batch| left(batch)).collect();
+        let work = |batch: &&Vec<T>| {
+            for item in batch.iter().filter(|item| !self.is_done(&name(item))) {
                 if is_interrupted() {
                     break;
                 }
-                if let Some(result) = measure_one(thing)?.filter(|_| !is_interrupted()) {
-                    self.add(Measurement::new(name(thing), result))?;
+                if let Some(result) = measure_one(item)?.filter(|_| !is_interrupted()) {
+                    self.add(Measurement::new(name(item), result))?;
                 }
             }
             Ok(())
         };
-        let max = |things: &&Vec<T>| things.iter().map(&cost).max().unwrap_or(0);
+        let max = |batch: &&Vec<T>| batch.iter().map(&cost).max().unwrap_or(0);
         WorkerPool::new(jobs).run_each(&all, max, is_interrupted, work)
     }
 
@@ -86,9 +86,9 @@ impl<N: MeasurementId + Send + Sync, F: MeasuredValues + Send + Sync> ResultSet<
         if let Some(prefix) = self.line_prefix {
             notice(&format!("{prefix}{}", cell.to_line()));
         }
-        let kept = state.store.as_mut().map_or(Ok(()), |store| store.append(&cell));
+        let append_result = state.store.as_mut().map_or(Ok(()), |store| store.append(&cell));
         state.new_results.push(cell);
-        kept
+        append_result
     }
 
     /// All measurements, those of earlier sessions first.
@@ -128,8 +128,8 @@ mod tests {
         measure(&results, &all, |run| if run.is_multiple_of(10) { 0.1 } else { 0.0 });
         let cells = results.into_measurements();
         assert_eq!(cells.len(), 200);
-        let place = |run| cells.iter().position(|cell| cell.id == named(run)).unwrap();
-        assert!((0..100).all(|pair| place(2 * pair) < place(2 * pair + 1)));
+        let position = |run| cells.iter().position(|cell| cell.id == named(run)).unwrap();
+        assert!((0..100).all(|pair| position(2 * pair) < position(2 * pair + 1)));
         let text = fs::read_to_string(&path).unwrap();
         assert!(
             text.lines().count() == 201
@@ -149,8 +149,8 @@ mod tests {
     #[test]
     fn omitted_measurements_are_not_stored_and_a_lab_error_ends_the_run() {
         let results: ResultSet<Named, Late> = ResultSet::new(None).with_line_prefix(None);
-        let nothing = results.measure(&[vec![1_u32], vec![2]], 1, |run| named(*run), |_| JOB_COST, |_| Ok(None));
-        assert!(nothing.is_ok());
+        let outcome = results.measure(&[vec![1_u32], vec![2]], 1, |run| named(*run), |_| JOB_COST, |_| Ok(None));
+        assert!(outcome.is_ok());
         let fails = |run: &u32| match run {
             2 => Err(LabError::Emulator("gone".into())),
             _ => good(0.0),

@@ -92,7 +92,7 @@ pub(super) fn read_results<T: Persist>(path: &Path, scale: f64) -> Result<Stored
             }
             contents.sessions.push(session);
         }
-        contents.results.extend(line.get(T::KEY).and_then(|kept| T::deserialize(kept).ok()).filter(T::is_done));
+        contents.results.extend(line.get(T::KEY).and_then(|stored| T::deserialize(stored).ok()).filter(T::is_done));
     }
     Ok(contents)
 }
@@ -101,9 +101,9 @@ impl<T: Persist> fmt::Display for StoredResults<T> {
     /// Prints where the results come from: sessions, commits, machines, and the number of unreliable results.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = |session: &Value, key: &str| session["machine"][key].as_str().map(ToOwned::to_owned);
-        let distinct = |of: &dyn Fn(&Value) -> Option<String>| {
+        let distinct = |extract: &dyn Fn(&Value) -> Option<String>| {
             let mut all: Vec<String> = Vec::new();
-            for value in self.sessions.iter().filter_map(of) {
+            for value in self.sessions.iter().filter_map(extract) {
                 if !all.contains(&value) {
                     all.push(value);
                 }
@@ -197,8 +197,8 @@ mod tests {
         let path = directory.path().join("evidence/thesis/lab.jsonl");
         let outcome = example_outcome("marline", 0, 6.0);
         ResultStore::open(&path, false, 1.0).unwrap().append(&outcome).unwrap();
-        let whole = fs::read_to_string(&path).unwrap();
-        fs::write(&path, format!("{whole}{{\"outcome\": {{\"case")).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{text}{{\"outcome\": {{\"case")).unwrap();
         let mut store = ResultStore::<DownloadOutcome>::open(&path, true, 1.0).unwrap();
         assert_eq!(store.earlier_results.len(), 1);
         assert_eq!(store.earlier_results[0].links[0].median_mbps, outcome.links[0].median_mbps);
@@ -215,10 +215,11 @@ mod tests {
             let machine = json!({"commit": commit, "cores": 2, "cpu": "AMD EPYC", "kernel": "6.18"});
             json!({"session": {"scale": 1.0, "machine": machine}})
         };
-        let late = DownloadOutcome { unreliable_reason: Some("late".into()), ..example_outcome("marline", 0, 6.0) };
+        let unreliable =
+            DownloadOutcome { unreliable_reason: Some("late".into()), ..example_outcome("marline", 0, 6.0) };
         let again = example_outcome("marline", 0, 6.1);
         let other = DownloadOutcome { unreliable_reason: Some("late".into()), ..example_outcome("naive", 0, 9.0) };
-        let outcomes = [late, again, other].map(|outcome| json!({"outcome": outcome.without_timeline()}));
+        let outcomes = [unreliable, again, other].map(|outcome| json!({"outcome": outcome.without_timeline()}));
         let lines = [session(json!("43aa757+")), session(json!("43aa757+")), session(Value::Null)];
         let lines: Vec<String> = lines.iter().chain(&outcomes).map(ToString::to_string).collect();
         fs::write(&path, lines.join("\n")).unwrap();

@@ -37,9 +37,9 @@ pub(super) fn rows(
                     .collect();
                 for (metric, unit) in metrics {
                     let (measured, spread) = median_and_spread(&runs, metric);
-                    let theirs = paper.value(artefact, case, policy, metric);
+                    let published = paper.value(artefact, case, policy, metric);
                     // Skip impossible values, such as the time of the LTE link when only Wi-Fi is used.
-                    if theirs.is_none() && measured.is_none() && !runs.is_empty() {
+                    if published.is_none() && measured.is_none() && !runs.is_empty() {
                         continue;
                     }
                     rows.push(ResultRow {
@@ -48,7 +48,7 @@ pub(super) fn rows(
                         policy: policy.into(),
                         metric: (*metric).into(),
                         unit: (*unit).into(),
-                        paper: theirs,
+                        paper: published,
                         measured: measured.map(round_to_thousandths),
                         spread: spread.map(round_to_thousandths),
                         clairvoyant: measured.and_then(|_| clairvoyant(&runs, metric)).map(round_to_thousandths),
@@ -87,7 +87,7 @@ fn median_and_spread(runs: &[&DownloadOutcome], metric: &str) -> (Option<f64>, O
 /// One metric of one run.
 fn value_of(outcome: &DownloadOutcome, metric: &str) -> Option<f64> {
     let link = |name: &str| outcome.links.iter().find(|link| link.name == name);
-    let process = |of: fn(&ProcessUsage) -> Option<f64>| outcome.process.as_ref().and_then(of);
+    let process = |metric: fn(&ProcessUsage) -> Option<f64>| outcome.process.as_ref().and_then(metric);
     match metric {
         "time" => Some(outcome.seconds),
         "time_wifi" => link("wifi")?.span_s.map(|(_, end)| end),
@@ -112,9 +112,15 @@ fn value_of(outcome: &DownloadOutcome, metric: &str) -> Option<f64> {
 }
 
 /// The note of a row: why the paper's value and the measured one differ or cannot be compared.
-fn difference_note(artefact: &str, metric: &str, backend: Backend, nothing: bool, absent: bool) -> Option<String> {
+fn difference_note(
+    artefact: &str,
+    metric: &str,
+    backend: Backend,
+    is_not_run: bool,
+    absent: bool,
+) -> Option<String> {
     let text = match (artefact, metric, backend) {
-        _ if nothing => "not run",
+        _ if is_not_run => "not run",
         ("T5.12", "throughput_wifi" | "throughput_lte" | "sigma_wifi" | "sigma_lte", _) => {
             "of single links an input of the scenario, not a result"
         }
@@ -210,14 +216,14 @@ impl TimeShare {
 /// 5.3), and so does this function.
 pub(super) fn shares(paper: &ThesisFigures, outcomes: &[DownloadOutcome]) -> Vec<TimeShare> {
     let measured = |case: &str, policy: &str| median_time(outcomes, case, policy);
-    let theirs = |case: &str, policy: &str| {
+    let published = |case: &str, policy: &str| {
         paper.time(case, policy).or_else(|| paper.time("HS-S7", policy).filter(|_| case == "LS"))
     };
     let mut shares = Vec::new();
     for case in CASES {
         for policy in ["naive", "static-limit", "dynamic-limit", "bdp-limit"] {
             for single in ["single:wifi", "single:lte"] {
-                let (Some(p), Some(p1)) = (theirs(case, policy), theirs(case, single)) else { continue };
+                let (Some(p), Some(p1)) = (published(case, policy), published(case, single)) else { continue };
                 let (Some(o), Some(o1)) = (measured(case, policy), measured(case, single)) else { continue };
                 shares.push(TimeShare { case, policy, single, paper: p / p1, measured: o / o1 });
             }
@@ -240,20 +246,20 @@ pub(super) fn orders(paper: &ThesisFigures, outcomes: &[DownloadOutcome], case: 
 }
 
 fn median_time(outcomes: &[DownloadOutcome], case: &str, policy: &str) -> Option<f64> {
-    let of = outcomes.iter().filter(|o| o.case == case && o.client == policy && o.is_complete());
-    stats::median(&of.map(|outcome| outcome.seconds).collect::<Vec<_>>())
+    let matching = outcomes.iter().filter(|o| o.case == case && o.client == policy && o.is_complete());
+    stats::median(&matching.map(|outcome| outcome.seconds).collect::<Vec<_>>())
 }
 
 /// marline's time divided by that of the fastest of Algorithms 1 to 3, in each case that has both.
 pub(super) fn time_over_best(outcomes: &[DownloadOutcome]) -> Vec<(&'static str, &'static str, f64)> {
-    let of = |case: &'static str| {
+    let row_of = |case: &'static str| {
         let timed = ["static-limit", "dynamic-limit", "bdp-limit"]
             .into_iter()
             .filter_map(|policy| Some((policy, median_time(outcomes, case, policy)?)));
         let (policy, best) = timed.min_by(|(_, a), (_, b)| a.total_cmp(b))?;
         Some((case, policy, median_time(outcomes, case, "marline")? / best))
     };
-    CASES.into_iter().filter_map(of).collect()
+    CASES.into_iter().filter_map(row_of).collect()
 }
 
 /// Remarks for comparing shares and order with the paper. They do not explain any single difference.
@@ -273,10 +279,10 @@ mod tests {
 
     fn outcomes() -> Vec<DownloadOutcome> {
         let times = [26.0, 34.0, 19.0, 18.0, 18.5, 16.5, 15.0];
-        let of = |run: u32| {
+        let make_outcomes = |run: u32| {
             POLICIES.iter().zip(times).map(move |(policy, s)| example_outcome(policy, run, s + f64::from(run)))
         };
-        (0..3).flat_map(of).map(|outcome| DownloadOutcome { case: "HS-S7".into(), ..outcome }).collect()
+        (0..3).flat_map(make_outcomes).map(|outcome| DownloadOutcome { case: "HS-S7".into(), ..outcome }).collect()
     }
 
     #[test]
@@ -293,16 +299,22 @@ mod tests {
                 assert_eq!(row.and_then(|row| row.paper), value, "{artefact} {policy} {metric}");
             }
         }
-        let of =
+        let value_of =
             |policy: &str, metric: &str| rows.iter().find(|r| r.policy == policy && r.metric == metric).unwrap();
-        let delta = of("bdp-limit", "link_delta");
+        let delta = value_of("bdp-limit", "link_delta");
         assert_eq!((delta.artefact.as_str(), delta.paper, delta.measured), ("T5.12", Some(0.5), Some(0.02)));
-        assert_eq!((of("marline", "time").paper, of("marline", "time").measured), (None, Some(16.0)));
-        assert_eq!((of("naive", "time").spread, of("naive", "time").clairvoyant), (Some(1.0), Some(5.88)));
-        assert_eq!((of("naive", "sigma_wifi").measured, of("naive", "sigma_wifi").spread), (Some(0.0), None));
+        assert_eq!((value_of("marline", "time").paper, value_of("marline", "time").measured), (None, Some(16.0)));
+        assert_eq!(
+            (value_of("naive", "time").spread, value_of("naive", "time").clairvoyant),
+            (Some(1.0), Some(5.88))
+        );
+        assert_eq!(
+            (value_of("naive", "sigma_wifi").measured, value_of("naive", "sigma_wifi").spread),
+            (Some(0.0), None)
+        );
         assert!(rows.iter().all(|row| row.scale == 0.1 && row.backend == Backend::Lab));
         assert!(rows.iter().all(|row| row.measured.is_some() || row.paper.is_some()));
-        let note = |metric: &str| of("bdp-limit", metric).note.clone().unwrap_or_default();
+        let note = |metric: &str| value_of("bdp-limit", metric).note.clone().unwrap_or_default();
         assert!(note("energy_main").contains("no prediction") && note("sigma_lte").contains("an input"));
         assert_eq!(delta.clairvoyant, Some(0.0));
     }
@@ -319,9 +331,9 @@ mod tests {
             matches!(best[..], [("HS-S7", "bdp-limit", ratio)] if (ratio - 16.0 / 17.5).abs() < 1e-9),
             "{best:?}"
         );
-        let [theirs, here] = orders(&paper, &outcomes(), "HS-S7");
-        assert_eq!(theirs, ["bdp-limit", "static-limit", "dynamic-limit", "naive"]);
-        assert_eq!(here, theirs);
+        let [published, computed_order] = orders(&paper, &outcomes(), "HS-S7");
+        assert_eq!(published, ["bdp-limit", "static-limit", "dynamic-limit", "naive"]);
+        assert_eq!(computed_order, published);
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) fn phone_energy(outcome: &DownloadOutcome) -> f64 {
 /// Power of the phone in each slot, in watts; empty if the timeline was not stored.
 pub(super) fn phone_power(outcome: &DownloadOutcome) -> Vec<f64> {
     let model = phone_model(&outcome.case);
-    let kept = outcome.links.iter().map(|link| link.timeline.len()).max().unwrap_or(0);
+    let slot_count = outcome.links.iter().map(|link| link.timeline.len()).max().unwrap_or(0);
     let slot = |at: usize| {
         let loads: Vec<(LinkKind, Direction, Bitrate)> = outcome
             .links
@@ -38,7 +38,7 @@ pub(super) fn phone_power(outcome: &DownloadOutcome) -> Vec<f64> {
         (model.active_power(&loads) + model.platform()).as_watts_f64()
     };
     // The last slot is only partly used.
-    (0..kept.saturating_sub(1)).map(slot).collect()
+    (0..slot_count.saturating_sub(1)).map(slot).collect()
 }
 
 fn phone_model(case: &str) -> Model {

@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_threshold_states_the_requirement_and_the_measured_value() {
-        let of = |bound| Threshold {
+        let make_threshold = |bound| Threshold {
             artefact: "F13",
             case: "90%".into(),
             policy: "marline",
@@ -114,11 +114,15 @@ mod tests {
             unit: "J",
             note: None,
         };
-        assert_eq!(of(Bound::AtMost(105.0)).to_line(), "at most the clairvoyant's + 5 %: 104.00 J, ≤ 105.00: met");
-        assert!(of(Bound::AtLeast(104.0)).is_met() && !of(Bound::AtLeast(104.1)).is_met());
-        let missed = Threshold { unit: "", measured: 1.2, note: Some("why".into()), ..of(Bound::AtMost(1.15)) };
+        assert_eq!(
+            make_threshold(Bound::AtMost(105.0)).to_line(),
+            "at most the clairvoyant's + 5 %: 104.00 J, ≤ 105.00: met"
+        );
+        assert!(make_threshold(Bound::AtLeast(104.0)).is_met() && !make_threshold(Bound::AtLeast(104.1)).is_met());
+        let missed =
+            Threshold { unit: "", measured: 1.2, note: Some("why".into()), ..make_threshold(Bound::AtMost(1.15)) };
         assert!(missed.to_row().note.unwrap().ends_with(": 1.200, ≤ 1.150: MISSED; why"));
-        let found = table(&[of(Bound::AtMost(105.0)), missed]).unwrap();
+        let found = table(&[make_threshold(Bound::AtMost(105.0)), missed]).unwrap();
         assert_eq!(found.note.unwrap(), "1 of 2 floors are met.");
         assert!(table(&[]).is_none());
     }

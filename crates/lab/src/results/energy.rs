@@ -80,17 +80,17 @@ mod tests {
     fn a_client_without_energy_report_gets_the_energy_of_the_default_device() {
         let outcome = example_outcome("aria2-s4", 0, 6.0).with_energy();
         assert_eq!(outcome.energy_model.as_deref(), Some("typical"));
-        let of = |n: usize| outcome.links[n].energy_j.unwrap();
+        let link_energy = |n: usize| outcome.links[n].energy_j.unwrap();
         // Wi-Fi: 360.9 mW, and 24.19 nJ per bit of 7.72 Mbit in a slot. LTE: 2022.2 mW, 16.72 nJ per bit, and 15.12
         // J for a tail.
-        assert!((of(0) - (0.3609 * 5.9 + 0.187 * 58.5)).abs() < 0.2, "{}", of(0));
-        assert!((of(1) - (2.0222 * 5.9 + 0.0985 * 58.5 + 15.12)).abs() < 0.3, "{}", of(1));
-        assert!((outcome.energy_j.unwrap() - of(0) - of(1)).abs() < 1e-6);
+        assert!((link_energy(0) - (0.3609 * 5.9 + 0.187 * 58.5)).abs() < 0.2, "{}", link_energy(0));
+        assert!((link_energy(1) - (2.0222 * 5.9 + 0.0985 * 58.5 + 15.12)).abs() < 0.3, "{}", link_energy(1));
+        assert!((outcome.energy_j.unwrap() - link_energy(0) - link_energy(1)).abs() < 1e-6);
     }
 
     #[test]
     fn a_clients_own_energy_report_is_used() {
-        let told = DownloadOutcome { energy_j: Some(7.0), ..example_outcome("marline", 0, 6.0) }.with_energy();
-        assert_eq!((told.energy_j, told.energy_model, told.links[0].energy_j), (Some(7.0), None, None));
+        let measured = DownloadOutcome { energy_j: Some(7.0), ..example_outcome("marline", 0, 6.0) }.with_energy();
+        assert_eq!((measured.energy_j, measured.energy_model, measured.links[0].energy_j), (Some(7.0), None, None));
     }
 }

@@ -76,8 +76,8 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_kernel_and_memory() {
-        let here = HostInfo::current();
-        assert!(here.cores > 0 && here.memory_bytes > 1 << 20 && !here.kernel.is_empty(), "{here:?}");
-        assert!(here.to_line().contains(&here.kernel));
+        let current = HostInfo::current();
+        assert!(current.cores > 0 && current.memory_bytes > 1 << 20 && !current.kernel.is_empty(), "{current:?}");
+        assert!(current.to_line().contains(&current.kernel));
     }
 }

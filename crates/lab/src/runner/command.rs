@@ -124,7 +124,7 @@ pub(crate) fn retain_cases(scenario: &mut Scenario, cases: &[String]) -> Result<
 /// The JSON record of a run: command line, seed, version, scenario, machine, results.
 pub(crate) fn result_record(scenario: &Scenario, results: &Results) -> serde_json::Value {
     let skipped: Vec<_> =
-        results.skipped.iter().map(|(what, reason)| json!({"what": what, "why": reason})).collect();
+        results.skipped.iter().map(|(item, reason)| json!({"what": item, "why": reason})).collect();
     json!({
         "command": std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>(),
         "seed": "run + 1",
@@ -157,7 +157,7 @@ pub(crate) fn page(scenario: &Scenario, results: &Results) -> Page {
             "bits of IP packets per second, as links are written; payload is 1448 of 1500 bytes".into(),
         ),
     ];
-    facts.extend(results.skipped.iter().map(|(what, reason)| (format!("Skipped: {what}"), reason.clone())));
+    facts.extend(results.skipped.iter().map(|(item, reason)| (format!("Skipped: {item}"), reason.clone())));
     Page { title: scenario.name.clone(), lead: scenario.description.clone(), facts, sections: sections.collect() }
 }
 
@@ -177,8 +177,8 @@ pub(crate) fn outcome_line(outcome: &DownloadOutcome) -> String {
 
 /// Prints what was skipped, with the reason.
 pub(crate) fn print_skipped(results: &Results) {
-    for (what, reason) in &results.skipped {
-        notice(&format!("skipped: {what}: {reason}"));
+    for (item, reason) in &results.skipped {
+        notice(&format!("skipped: {item}: {reason}"));
     }
 }
 

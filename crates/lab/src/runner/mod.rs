@@ -112,9 +112,9 @@ impl RunPlan<'_> {
             for run in 0..self.runs {
                 // All clients of a repetition get the same sampled rates.
                 let drawn = case.with_sampled_rates(run);
-                for turn in 0..clients.len() {
+                for client_index in 0..clients.len() {
                     // Each repetition begins with another client (rule 1).
-                    let client = clients[(turn + run as usize) % clients.len()];
+                    let client = clients[(client_index + run as usize) % clients.len()];
                     if is_done(&case.name, client, run) {
                         continue;
                     }
@@ -154,10 +154,10 @@ impl<'a> DownloadRunner<'a> {
             Backend::Sim => Ok(virtual_time::simulate_download(case, client, run, self.plan.scenario.protocol)),
             Backend::Lab => {
                 let payload = match self.payloads.entry(case.size) {
-                    std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
-                    std::collections::btree_map::Entry::Vacant(place) => {
+                    std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
+                    std::collections::btree_map::Entry::Vacant(entry) => {
                         let step = LabError::at_step(format!("a file of {} in memory", case.size));
-                        place.insert(Payload::new(case.size).map_err(step)?)
+                        entry.insert(Payload::new(case.size).map_err(step)?)
                     }
                 };
                 let secure = self.plan.scenario.protocol == marline_sim::scenario::Protocol::Https;

@@ -82,7 +82,7 @@ pub(crate) fn usage_of(pid: u32) -> Option<(f64, u64)> {
 /// CPU time in ticks, and resident pages.
 fn ticks_and_pages(pid: u32) -> Option<(u64, u64)> {
     let fields = stat_fields(pid)?;
-    let number = |at: usize| fields.get(at).and_then(|word| word.parse::<u64>().ok());
+    let number = |at: usize| fields.get(at).and_then(|field| field.parse::<u64>().ok());
     Some((number(11)? + number(12)?, number(21)?))
 }
 

@@ -142,13 +142,13 @@ impl LabServer {
     }
 
     /// Kills the process and returns the error, with the last line of standard error.
-    fn into_error(mut self, what: &str) -> LabError {
+    fn into_error(mut self, context: &str) -> LabError {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let last_stderr_line = self.temp_dir.as_ref().map(|folder| last_line(&folder.path().join("stderr.log")));
         match last_stderr_line.filter(|text| !text.is_empty()) {
-            Some(last_stderr_line) => LabError::Server(format!("{what}: {last_stderr_line}")),
-            None => LabError::Server(what.to_string()),
+            Some(last_stderr_line) => LabError::Server(format!("{context}: {last_stderr_line}")),
+            None => LabError::Server(context.to_string()),
         }
     }
 
@@ -190,18 +190,18 @@ fn spawn(command: &mut Command, site: &ServerSite<'_>) -> io::Result<Child> {
 
 /// Whether a TCP socket listens or a UDP socket is bound in the network namespace of this thread.
 fn has_listener() -> bool {
-    let has = |table: &str, state: &str| {
+    let has_socket = |table: &str, state: &str| {
         let text = fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
         text.lines().skip(1).any(|line| line.split_whitespace().nth(3) == Some(state))
     };
-    has("tcp", "0A") || has("tcp6", "0A") || has("udp", "07") || has("udp6", "07")
+    has_socket("tcp", "0A") || has_socket("tcp6", "0A") || has_socket("udp", "07") || has_socket("udp6", "07")
 }
 
 /// Path of a program; also searches the directories that only root has in `PATH`.
 pub(crate) fn find_program(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = std::env::split_paths(&path).chain(["/usr/sbin", "/usr/local/sbin", "/sbin"].map(PathBuf::from));
-    dirs.map(|place| place.join(program)).find(|file| file.is_file())
+    dirs.map(|dir| dir.join(program)).find(|file| file.is_file())
 }
 
 fn last_line(file: &Path) -> String {

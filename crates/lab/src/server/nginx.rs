@@ -30,7 +30,7 @@ pub(super) fn write_config(
         .collect::<io::Result<_>>()?;
     let master = if has_passed_sockets { "on" } else { "off" };
     // Thousands of MPTCP connections may stay open as long as the lab runs.
-    let (most, keep) = if has_passed_sockets { (16_384, "3600s") } else { (4096, "75s") };
+    let (most, keepalive) = if has_passed_sockets { (16_384, "3600s") } else { (4096, "75s") };
     let text = format!(
         "user root root;\n\
          daemon off;\n\
@@ -45,7 +45,7 @@ pub(super) fn write_config(
          \x20   sendfile on;\n\
          \x20   tcp_nopush on;\n\
          \x20   keepalive_requests 1000000;\n\
-         \x20   keepalive_timeout {keep};\n\
+         \x20   keepalive_timeout {keepalive};\n\
          \x20   server {{\n\
          \x20       listen 80; listen 443 ssl http2; listen 444 ssl; {v6}\n\
          \x20       ssl_certificate {};\n\

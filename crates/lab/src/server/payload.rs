@@ -32,8 +32,8 @@ impl Payload {
         let mut left = size.bytes();
         let mut block = vec![0_u8; 1 << 16];
         while left > 0 {
-            for word in block.chunks_exact_mut(8) {
-                word.copy_from_slice(&splitmix64(&mut state).to_le_bytes());
+            for chunk in block.chunks_exact_mut(8) {
+                chunk.copy_from_slice(&splitmix64(&mut state).to_le_bytes());
             }
             let length = usize::try_from(left).unwrap_or(block.len()).min(block.len());
             let part = block.get(..length).unwrap_or(&[]);

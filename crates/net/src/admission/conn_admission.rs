@@ -208,9 +208,13 @@ mod tests {
         let mut admission = ConnAdmission::new(4, 4);
         admission.admit(parse_ip("10.0.0.1"), 0).unwrap();
         for n in 1..20 {
-            let came = admission.admit(parse_ip(&format!("fd00::{n:x}")), n);
+            let admitted = admission.admit(parse_ip(&format!("fd00::{n:x}")), n);
             assert!(
-                if n < 4 { came.is_ok_and(|(_, goes)| goes.is_none()) } else { came == Err(AdmissionDenied) },
+                if n < 4 {
+                    admitted.is_ok_and(|(_, goes)| goes.is_none())
+                } else {
+                    admitted == Err(AdmissionDenied)
+                },
                 "{n}"
             );
         }
@@ -221,10 +225,10 @@ mod tests {
     #[test]
     fn released_connections_leave_no_entries() {
         let mut admission = ConnAdmission::new(10, 2);
-        let came = ["fd00::1", "fd00::2", "::ffff:10.0.0.1", "10.0.0.1"]
+        let admitted = ["fd00::1", "fd00::2", "::ffff:10.0.0.1", "10.0.0.1"]
             .map(|address| admission.admit(parse_ip(address), ()));
         assert_eq!(admission.admit(parse_ip("10.0.0.1"), ()), Err(AdmissionDenied));
-        came.into_iter().for_each(|came| admission.release(came.unwrap().0));
+        admitted.into_iter().for_each(|admitted| admission.release(admitted.unwrap().0));
         assert!(admission.by_address.is_empty() && admission.per_network.is_empty() && admission.count == 0);
     }
 }

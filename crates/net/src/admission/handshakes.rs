@@ -121,10 +121,10 @@ mod tests {
     #[test]
     fn a_flooding_client_evicts_only_its_own_connections() {
         let mut open = PendingHandshakes::new(4);
-        let (edge, goes) = open.admit(parse_ip("192.0.2.1"), 0);
-        assert_eq!(goes, None);
-        let gone: Vec<_> = (1..20).filter_map(|n| open.admit(parse_ip("198.51.100.1"), n).1).collect();
-        assert_eq!(gone, (1..17).collect::<Vec<_>>());
+        let (edge, evicted) = open.admit(parse_ip("192.0.2.1"), 0);
+        assert_eq!(evicted, None);
+        let evicted_edges: Vec<_> = (1..20).filter_map(|n| open.admit(parse_ip("198.51.100.1"), n).1).collect();
+        assert_eq!(evicted_edges, (1..17).collect::<Vec<_>>());
         open.release(edge);
         open.release(edge);
         assert_eq!(open.admit(parse_ip("203.0.113.1"), 20).1, None);
@@ -137,8 +137,8 @@ mod tests {
         for (n, address) in ["192.0.2.3", "192.0.2.1", "192.0.2.2"].into_iter().enumerate() {
             open.admit(parse_ip(address), n);
         }
-        let gone: Vec<_> = (3..6).filter_map(|n| open.admit(parse_ip(&format!("192.0.2.1{n}")), n).1).collect();
-        assert_eq!(gone, [0, 1, 2]);
+        let evicted: Vec<_> = (3..6).filter_map(|n| open.admit(parse_ip(&format!("192.0.2.1{n}")), n).1).collect();
+        assert_eq!(evicted, [0, 1, 2]);
     }
 
     #[test]
@@ -156,8 +156,8 @@ mod tests {
         open.admit(parse_ip("2001:db8:ffff:1::1"), 0);
         open.admit(parse_ip("192.0.2.1"), 1);
         let flood = |n: u64| parse_ip(&format!("2001:db8:0:{n:x}::1"));
-        let gone: Vec<_> = (2..20).filter_map(|n| open.admit(flood(n), n).1).collect();
-        assert_eq!(gone, (2..18).collect::<Vec<_>>());
+        let evicted: Vec<_> = (2..20).filter_map(|n| open.admit(flood(n), n).1).collect();
+        assert_eq!(evicted, (2..18).collect::<Vec<_>>());
         // Within the /48 the network with the most connections loses one.
         assert_eq!(open.admit(flood(19), 20).1, Some(18));
         assert_eq!(open.admit(parse_ip("192.0.2.2"), 21).1, Some(19));

@@ -43,8 +43,8 @@ impl CookieJar {
         if store.iter_any().count() >= MAX_COOKIES {
             // Servers that set this many cookies do not justify an eviction order: the cookies of all other hosts are
             // dropped, and those hosts require a new login.
-            let kept: Vec<_> = url_cookies.into_iter().cloned().collect();
-            let Ok(of_url_only) = CookieStore::from_cookies(kept.into_iter().map(Ok::<_, Infallible>), false);
+            let cookies: Vec<_> = url_cookies.into_iter().cloned().collect();
+            let Ok(of_url_only) = CookieStore::from_cookies(cookies.into_iter().map(Ok::<_, Infallible>), false);
             *store = of_url_only;
         }
         // An error means that the cookie is not for this host or scheme, or that it has expired.
@@ -181,8 +181,9 @@ mod tests {
         Url::parse(text).unwrap()
     }
 
-    fn cookies_sent(jar: &CookieJar, to: &str, own: Option<&'static str>) -> Option<String> {
-        let mut fields: Vec<_> = own.map(|own| (COOKIE, HeaderValue::from_static(own))).into_iter().collect();
+    fn cookies_sent(jar: &CookieJar, to: &str, cookie: Option<&'static str>) -> Option<String> {
+        let mut fields: Vec<_> =
+            cookie.map(|cookie| (COOKIE, HeaderValue::from_static(cookie))).into_iter().collect();
         jar.add_to_headers(&url(to), &mut fields);
         assert!(fields.len() <= 1);
         fields.pop().map(|(_, value)| String::from_utf8_lossy(value.as_bytes()).into_owned())

@@ -108,7 +108,7 @@ impl CookieJar {
 
     fn to_netscape(&self) -> String {
         let store = self.0.borrow();
-        let flag_text = |it: bool| if it { "TRUE" } else { "FALSE" };
+        let flag_text = |flag: bool| if flag { "TRUE" } else { "FALSE" };
         let mut lines: Vec<String> = store
             .iter_any()
             .filter_map(|cookie| {
@@ -225,8 +225,11 @@ mod tests {
         let mut fields = Vec::new();
         jar.add_to_headers(&"http://h.example/".parse().unwrap(), &mut fields);
         let all = fields.pop().unwrap().1.as_bytes().to_vec();
-        let has = |cookie: &[u8]| all.windows(cookie.len()).any(|part| part == cookie);
-        assert!(has(b"a=1") && has(b"b=2") && has(b"c=3") && has(b"d=\xfc") && all.len() == 18, "{all:?}");
+        let contains = |cookie: &[u8]| all.windows(cookie.len()).any(|part| part == cookie);
+        assert!(
+            contains(b"a=1") && contains(b"b=2") && contains(b"c=3") && contains(b"d=\xfc") && all.len() == 18,
+            "{all:?}"
+        );
         let saved = dir.path().join("saved");
         jar.save(&saved).unwrap();
         assert!(std::fs::read(&saved).unwrap().windows(4).any(|part| part == b"d\t\xfc\n"));

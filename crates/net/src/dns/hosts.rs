@@ -9,9 +9,9 @@ pub(super) fn lookup(text: &str, name: &str) -> Vec<IpAddr> {
     let mut addresses = Vec::new();
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or_default();
-        let mut words = line.split_whitespace();
-        let Some(address) = words.next().and_then(|word| word.parse().ok()) else { continue };
-        if words.any(|word| word.eq_ignore_ascii_case(name)) && !addresses.contains(&address) {
+        let mut fields = line.split_whitespace();
+        let Some(address) = fields.next().and_then(|field| field.parse().ok()) else { continue };
+        if fields.any(|field| field.eq_ignore_ascii_case(name)) && !addresses.contains(&address) {
             addresses.push(address);
         }
     }

@@ -120,9 +120,12 @@ mod tests {
         };
         let file =
             |leases: &[String]| servers_of(&[("var/lib/dhcp/dhclient.wwan0.leases", &leases.concat())], &wwan);
-        let own = lease("wwan0", "10.40.7.3", "10.64.0.1,10.64.0.2");
-        assert_eq!(file(&[lease("wwan0", "10.40.7.3", "10.9.9.9"), own.clone()]), ["10.64.0.1", "10.64.0.2"]);
-        assert_eq!(file(&[own, lease("eth0", "10.40.7.3", "10.9.9.9")]), ["10.64.0.1", "10.64.0.2"]);
+        let wwan0_lease = lease("wwan0", "10.40.7.3", "10.64.0.1,10.64.0.2");
+        assert_eq!(
+            file(&[lease("wwan0", "10.40.7.3", "10.9.9.9"), wwan0_lease.clone()]),
+            ["10.64.0.1", "10.64.0.2"]
+        );
+        assert_eq!(file(&[wwan0_lease, lease("eth0", "10.40.7.3", "10.9.9.9")]), ["10.64.0.1", "10.64.0.2"]);
         assert!(file(&[lease("wwan0", "10.40.7.99", "10.9.9.9")]).is_empty(), "an expired lease");
         assert!(file(&["lease {".to_owned()]).is_empty() && file(&["}lease { interface".to_owned()]).is_empty());
     }

@@ -60,17 +60,17 @@ struct UciInterface<'a> {
 fn uci_interfaces(text: &str) -> Vec<UciInterface<'_>> {
     let (mut interfaces, mut is_interface) = (Vec::<UciInterface<'_>>::new(), false);
     for line in text.lines() {
-        let mut words = line.split_whitespace().map(|word| word.trim_matches(['\'', '"']));
-        match (words.next(), words.next()) {
+        let mut fields = line.split_whitespace().map(|field| field.trim_matches(['\'', '"']));
+        match (fields.next(), fields.next()) {
             (Some("config"), kind) => {
                 is_interface = kind == Some("interface") && interfaces.len() < MAX_INTERFACES;
                 if is_interface {
-                    interfaces.push(UciInterface { name: words.next().unwrap_or_default(), devices: Vec::new() });
+                    interfaces.push(UciInterface { name: fields.next().unwrap_or_default(), devices: Vec::new() });
                 }
             }
             // `ifname` is the older option name, and may list several devices.
             (Some("option"), Some("device" | "ifname")) if is_interface => {
-                interfaces.last_mut().into_iter().for_each(|interface| interface.devices.extend(words.by_ref()));
+                interfaces.last_mut().into_iter().for_each(|interface| interface.devices.extend(fields.by_ref()));
             }
             _ => {}
         }
@@ -94,8 +94,10 @@ fn is_device_of(
     let alias = interface.devices.iter().find_map(|device| device.strip_prefix('@'));
     let alias = alias.and_then(|name| interfaces.iter().find(|alias| alias.name == name));
     [Some(interface), alias].into_iter().flatten().any(|interface| {
-        let is_derived =
-            link.name.strip_suffix(interface.name).is_some_and(|rest| rest.is_empty() || rest.ends_with('-'));
+        let is_derived = link
+            .name
+            .strip_suffix(interface.name)
+            .is_some_and(|remaining| remaining.is_empty() || remaining.ends_with('-'));
         is_derived || interface.devices.iter().any(|device| *device == link.name || is_modem(paths, device, link))
     })
 }

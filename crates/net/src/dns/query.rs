@@ -383,8 +383,8 @@ mod tests {
     #[test]
     fn a_truncated_response_is_fetched_over_tcp() {
         let framed = |bytes: Vec<u8>| [&(bytes.len() as u16).to_be_bytes()[..], &bytes].concat();
-        let whole = query_truncated(|question| framed(answer_v4(question)));
-        assert_eq!(whole.unwrap().addresses, found(&["203.0.113.5"]));
+        let outcome = query_truncated(|question| framed(answer_v4(question)));
+        assert_eq!(outcome.unwrap().addresses, found(&["203.0.113.5"]));
         for invalid in [
             query_truncated(|question| framed(response(question, 0x0200, &[]))),
             query_truncated(|question| framed(answer_v4(question))[..9].to_vec()),

@@ -119,8 +119,8 @@ mod tests {
             for public in ["198.51.100.7", "2001:db9::5"] {
                 let both = filtered(&[&[local, public], &[local], &[public], &[local]]);
                 assert_eq!(both, [vec![public], vec![], vec![public], vec![]], "{local}");
-                let later = filtered(&[&[local], &[public, local], &[local]]);
-                assert_eq!(later, [vec![local], vec![public], vec![]], "{local}");
+                let answers = filtered(&[&[local], &[public, local], &[local]]);
+                assert_eq!(answers, [vec![local], vec![public], vec![]], "{local}");
             }
         }
     }

@@ -398,7 +398,7 @@ fn parse_literal(host: &str) -> Result<Option<IpAddr>, ResolveError> {
 /// The address families that the link has.
 fn link_families(link: &Interface) -> Vec<Family> {
     let candidates = [(link.has_v4(), Family::V4), (link.has_v6(), Family::V6)];
-    candidates.into_iter().filter(|(has, _)| *has).map(|(_, family)| family).collect()
+    candidates.into_iter().filter(|(is_available, _)| *is_available).map(|(_, family)| family).collect()
 }
 
 fn is_v6_only(link: &Interface) -> bool {
@@ -442,17 +442,17 @@ fn non_empty_resolution(
 /// translated here because no locale is set. The texts are those of EAI_NONAME and EAI_NODATA (`gai_strerror`) in
 /// glibc and musl.
 fn system_error(name: &str, error: &std::io::Error) -> ResolveError {
-    let words = error.to_string();
+    let text = error.to_string();
     let not_found_texts = [
         "Name or service not known",
         "No address associated with hostname",
         "Name does not resolve",
         "Name has no usable address",
     ];
-    if not_found_texts.iter().any(|phrase| words.ends_with(phrase)) {
+    if not_found_texts.iter().any(|phrase| text.ends_with(phrase)) {
         return definitive_error(format!("{name}: no such name according to the system's resolver"));
     }
-    let reason = words.strip_prefix("failed to lookup address information: ").unwrap_or(&words);
+    let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     transient_error(format!("{name}: {reason}"))
 }
 

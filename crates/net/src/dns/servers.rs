@@ -256,10 +256,10 @@ mod tests {
             assert_eq!(found.map(|(_, servers)| servers.join(" ")).as_deref(), want, "{servers}");
         }
         let v6_link = test_link("wlan0", 3, &["2001:db8::20/64"]);
-        let own = servers_of(
+        let interface_servers = servers_of(
             &[("run/systemd/netif/links/3", "DNS=fe80::1%wlan0 fe80::2%eth0 [2001:db8::53]:54 192.168.1.1\n")],
             &v6_link,
         );
-        assert_eq!(own.unwrap().1, ["[fe80::1%3]:53", "[2001:db8::53]:54"]);
+        assert_eq!(interface_servers.unwrap().1, ["[fe80::1%3]:53", "[2001:db8::53]:54"]);
     }
 }

@@ -80,10 +80,10 @@ fn local_nat64_embedded(bits: u128) -> Vec<Ipv4Addr> {
         // `before` bits of the address end at bit 64, and `after` bits follow bit 71.
         let (before, after) = (64 - prefix_len, 32 - (64 - prefix_len));
         let high = if before == 0 { 0 } else { low_32(bits >> 64) & ((1 << before) - 1) };
-        let rest = low_32(bits >> (56 - after)) & low_mask(after);
+        let low = low_32(bits >> (56 - after)) & low_mask(after);
         // All bits after the address, and the skipped ones, must be zero for this prefix length to be possible.
-        let is_rest_zero = bits & ((1 << (56 - after)) - 1) == 0 && (bits >> 56) & 0xff == 0;
-        is_rest_zero.then(|| u64::from(high) << after | u64::from(rest)).map(|value| low_32(value.into()))
+        let is_low_zero = bits & ((1 << (56 - after)) - 1) == 0 && (bits >> 56) & 0xff == 0;
+        is_low_zero.then(|| u64::from(high) << after | u64::from(low)).map(|value| low_32(value.into()))
     };
     let candidates = [48, 56, 64].into_iter().filter_map(after_prefix).chain([low_32(bits)]);
     let mut found: Vec<Ipv4Addr> = candidates.filter(|address| *address != 0).map(Ipv4Addr::from_bits).collect();

@@ -118,8 +118,9 @@ mod tests {
     use super::*;
 
     fn zone(address: &str) -> AddressZone {
-        let own = ["203.0.113.5", "10.7.0.1", "2001:db8::5"].map(|own| own.parse::<IpAddr>().unwrap());
-        AddressZone::classify(address.parse().unwrap(), |address| own.contains(&address))
+        let local_addresses = ["203.0.113.5", "10.7.0.1", "2001:db8::5"]
+            .map(|local_addresses| local_addresses.parse::<IpAddr>().unwrap());
+        AddressZone::classify(address.parse().unwrap(), |address| local_addresses.contains(&address))
     }
 
     #[test]

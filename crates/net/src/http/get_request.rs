@@ -38,15 +38,15 @@ impl GetRequest {
 
     /// Appends the HTTP/1.1 request head.
     pub(super) fn write_http1(&self, out: &mut Vec<u8>) {
-        let mut put = |name: &str, value: &[u8]| {
+        let mut append_field = |name: &str, value: &[u8]| {
             out.extend_from_slice(name.as_bytes());
             out.extend_from_slice(b": ");
             out.extend_from_slice(value);
             out.extend_from_slice(b"\r\n");
         };
         let request_line = format!("GET {} HTTP/1.1\r\nHost", self.path_and_query);
-        put(&request_line, self.authority.as_bytes());
-        self.for_each_field(|name, value| put(canonical_case(name), value.as_bytes()));
+        append_field(&request_line, self.authority.as_bytes());
+        self.for_each_field(|name, value| append_field(canonical_case(name), value.as_bytes()));
         out.extend_from_slice(b"\r\n");
     }
 
@@ -67,29 +67,29 @@ impl GetRequest {
     }
 
     /// Calls `put` for every field except Host.
-    fn for_each_field(&self, mut put: impl FnMut(&HeaderName, &HeaderValue)) {
+    fn for_each_field(&self, mut append: impl FnMut(&HeaderName, &HeaderValue)) {
         let is_given = |name: &HeaderName| self.headers.iter().any(|(n, _)| n == name);
         if !is_given(&header::USER_AGENT) {
-            put(&header::USER_AGENT, &HeaderValue::from_static(USER_AGENT));
+            append(&header::USER_AGENT, &HeaderValue::from_static(USER_AGENT));
         }
         if !is_given(&header::ACCEPT) {
-            put(&header::ACCEPT, &HeaderValue::from_static("*/*"));
+            append(&header::ACCEPT, &HeaderValue::from_static("*/*"));
         }
-        put(&header::ACCEPT_ENCODING, &HeaderValue::from_static("identity"));
+        append(&header::ACCEPT_ENCODING, &HeaderValue::from_static("identity"));
         let condition =
             self.if_range.as_ref().map(|validator| HeaderValue::from_bytes(validator.if_range_value().as_bytes()));
         match (range_value(self.range), condition) {
             // A range without its condition could be of another version of the file, so neither is sent.
             (None, _) | (_, Some(Err(_))) => {}
             (Some(range), condition) => {
-                put(&header::RANGE, &range);
+                append(&header::RANGE, &range);
                 if let Some(Ok(condition)) = condition {
-                    put(&header::IF_RANGE, &condition);
+                    append(&header::IF_RANGE, &condition);
                 }
             }
         }
         for (name, value) in self.headers.iter().filter(|(name, _)| !MANAGED_FIELDS.contains(name)) {
-            put(name, value);
+            append(name, value);
         }
     }
 }

@@ -87,18 +87,18 @@ pub(super) fn normalized_status_line(head: &[u8]) -> Option<(usize, [u8; 12])> {
     let line =
         head.get(start..end).filter(|line| starts_with(line, HTTP_PREFIX, true))?.get(HTTP_PREFIX.len()..)?;
     let version = line.iter().position(|byte| matches!(byte, b' ' | b'\t'))?;
-    let (version, rest) = line.split_at(version);
+    let (version, remaining) = line.split_at(version);
     if !matches!(version, [b'1'..=b'3'] | [b'1'..=b'3', b'.', b'0'..=b'9']) {
         return None;
     }
-    let [hundreds @ b'1'..=b'5', tens @ b'0'..=b'9', ones @ b'0'..=b'9', behind @ ..] = rest.trim_ascii_start()
+    let [hundreds @ b'1'..=b'5', tens @ b'0'..=b'9', ones @ b'0'..=b'9', tail @ ..] = remaining.trim_ascii_start()
     else {
         return None;
     };
     let mut normalized = *b"HTTP/1.1 200";
     normalized[7] = if version == b"1.0" { b'0' } else { b'1' };
     normalized[9..].copy_from_slice(&[*hundreds, *tens, *ones]);
-    (!behind.first().is_some_and(u8::is_ascii_digit)).then_some((end, normalized))
+    (!tail.first().is_some_and(u8::is_ascii_digit)).then_some((end, normalized))
 }
 
 /// Whether a field determines where the body ends, or which bytes it has.

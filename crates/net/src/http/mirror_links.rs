@@ -24,7 +24,7 @@ impl ResponseMeta {
                 let value = value.trim().trim_matches('"');
                 if name.trim().eq_ignore_ascii_case("rel") {
                     is_duplicate |=
-                        value.split_ascii_whitespace().any(|word| word.eq_ignore_ascii_case("duplicate"));
+                        value.split_ascii_whitespace().any(|relation| relation.eq_ignore_ascii_case("duplicate"));
                 } else if name.trim().eq_ignore_ascii_case("pri") {
                     priority = value.parse().unwrap_or(DEFAULT_PRIORITY);
                 }
@@ -116,10 +116,15 @@ mod tests {
     #[test]
     fn only_strong_digests_of_the_whole_count() {
         let (short, long) = (STANDARD.encode([7; 32]), STANDARD.encode([9; 64]));
-        let digest = |repr: &str, old: &str, link: &str| {
-            let of = |text: &str| if text.is_empty() { Vec::new() } else { vec![text.to_owned()] };
-            ResponseMeta { repr_digests: of(repr), digests: of(old), links: of(link), ..ResponseMeta::default() }
-                .full_digest()
+        let digest = |repr: &str, legacy: &str, link: &str| {
+            let to_values = |text: &str| if text.is_empty() { Vec::new() } else { vec![text.to_owned()] };
+            ResponseMeta {
+                repr_digests: to_values(repr),
+                digests: to_values(legacy),
+                links: to_values(link),
+                ..ResponseMeta::default()
+            }
+            .full_digest()
         };
         let sha256 = Some(Checksum::Sha256(vec![7; 32]));
         assert_eq!(digest(&format!("md5=:AAAA:, sha-256=:{short}:"), "", ""), sha256);
@@ -129,8 +134,8 @@ mod tests {
         );
         assert_eq!(digest(&format!("sha-256={short}"), "", ""), None);
         assert_eq!(digest("sha-256=:AAAA:", "", ""), None);
-        let old = format!("MD5=AAAA,SHA-256={short}");
-        assert_eq!(digest("", &old, ""), None);
-        assert_eq!(digest("", &old, "<http://b/f>; rel=duplicate"), sha256);
+        let legacy = format!("MD5=AAAA,SHA-256={short}");
+        assert_eq!(digest("", &legacy, ""), None);
+        assert_eq!(digest("", &legacy, "<http://b/f>; rel=duplicate"), sha256);
     }
 }

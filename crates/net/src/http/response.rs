@@ -97,13 +97,13 @@ impl ResponseParser {
             return;
         }
         if let ParserState::HeadReported(framing) = self.state {
-            let rest = match framing {
+            let body_framing = match framing {
                 Framing::Length(n) => BodyFraming::Length(n),
                 Framing::Chunked => BodyFraming::Chunked(ChunkDecoder::new()),
                 Framing::UntilClose => BodyFraming::UntilClose,
             };
             let limit_left = limit.map_or(u64::MAX, DataSize::bytes);
-            self.state = ParserState::Body(BodyState { framing: rest, limit_left, limit_exceeded: false });
+            self.state = ParserState::Body(BodyState { framing: body_framing, limit_left, limit_exceeded: false });
         }
     }
 

@@ -261,13 +261,13 @@ impl<'a> HeadFields<'a> {
 /// total, or the last byte if it is the last one of the file.
 fn parse_content_range(text: &str) -> Option<ContentRange> {
     let unit = text.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(text.len());
-    let (unit, rest) = text.split_at(unit);
+    let (unit, remaining) = text.split_at(unit);
     if !unit.is_empty() && !unit.eq_ignore_ascii_case("bytes") && !unit.eq_ignore_ascii_case("byte") {
         return None;
     }
-    let rest = rest.trim_start();
-    let rest = rest.strip_prefix(['=', ':']).unwrap_or(rest);
-    let (range, total) = rest.split_once('/').unwrap_or((rest, "*"));
+    let remaining = remaining.trim_start();
+    let remaining = remaining.strip_prefix(['=', ':']).unwrap_or(remaining);
+    let (range, total) = remaining.split_once('/').unwrap_or((remaining, "*"));
     let (range, total) = (range.trim(), total.trim());
     let total = if total == "*" { None } else { Some(parse_decimal(total)?) };
     let size = total.map(DataSize::from_bytes);
@@ -301,7 +301,7 @@ fn retry_delay(text: &str, now: SystemTime) -> Option<Duration> {
 /// Whether an entity tag is strong and valid: in quotes, without a quote, blank or control character between them
 /// (RFC 9110 section 8.8.3).
 fn is_strong_etag(etag: &str) -> bool {
-    let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let inner = etag.strip_prefix('"').and_then(|remaining| remaining.strip_suffix('"'));
     inner.is_some_and(|inner| inner.bytes().all(|b| b > b' ' && b != b'"' && b != 0x7f))
 }
 
@@ -315,10 +315,10 @@ fn parse_decimal(text: &str) -> Option<u64> {
 /// `600;x=1`. `None` if it may mean another number.
 fn parse_lenient_decimal(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
-    let (digits, rest) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let is_harmless = rest.starts_with(';')
-        || rest.strip_prefix('.').is_some_and(|zeros| zeros.bytes().all(|byte| byte == b'0'))
-        || !rest.contains(|c: char| c.is_ascii_digit());
+    let (digits, remaining) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let is_harmless = remaining.starts_with(';')
+        || remaining.strip_prefix('.').is_some_and(|zeros| zeros.bytes().all(|byte| byte == b'0'))
+        || !remaining.contains(|c: char| c.is_ascii_digit());
     parse_decimal(digits).filter(|_| is_harmless)
 }
 

@@ -278,8 +278,8 @@ pub(super) fn handshake_error(server: &str, error: &io::Error) -> ConnError {
             (ConnErrorKind::Tls, format!("TLS: {}", readable_text(&tls.to_string())))
         }
         rustls::Error::AlertReceived(alert) => {
-            let alert_words = readable_text(&format!("{alert:?}"));
-            (alert_kind(*alert), format!("the server refused the TLS handshake: {alert_words}"))
+            let alert_text = readable_text(&format!("{alert:?}"));
+            (alert_kind(*alert), format!("the server refused the TLS handshake: {alert_text}"))
         }
         other => (ConnErrorKind::Protocol, format!("TLS: {}", readable_text(&other.to_string()))),
     };
@@ -336,16 +336,16 @@ fn certificate_error_text(server: &str, error: &CertificateError) -> String {
 
 /// Turns identifiers of the library into words: `HandshakeFailure` becomes `handshake failure`; brackets are removed.
 fn readable_text(text: &str) -> String {
-    let mut words = String::with_capacity(text.len() + 8);
+    let mut spaced = String::with_capacity(text.len() + 8);
     let mut before = ' ';
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         let is_word_start = c.is_ascii_uppercase() && !before.is_ascii_uppercase();
         if is_word_start && before.is_ascii_alphanumeric() {
-            words.push(' ');
+            spaced.push(' ');
         }
         let is_word = is_word_start && chars.peek().is_some_and(char::is_ascii_lowercase);
-        words.push(if "(){}\"".contains(c) {
+        spaced.push(if "(){}\"".contains(c) {
             ' '
         } else if is_word {
             c.to_ascii_lowercase()
@@ -354,12 +354,12 @@ fn readable_text(text: &str) -> String {
         });
         before = c;
     }
-    words.split_whitespace().collect::<Vec<_>>().join(" ")
+    spaced.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Extracts the name from rustls's notation `DnsName("x")`.
 fn presented_name(name: &str) -> &str {
-    name.split_once("(\"").and_then(|(_, rest)| rest.strip_suffix("\")")).unwrap_or(name)
+    name.split_once("(\"").and_then(|(_, remaining)| remaining.strip_suffix("\")")).unwrap_or(name)
 }
 
 #[cfg(test)]

@@ -154,8 +154,10 @@ impl Proxy {
         if error.text.contains(&name) || error.kind == ConnErrorKind::Tls {
             return error;
         }
-        let text =
-            error.text.strip_prefix(&address).map_or(error.text.as_str(), |rest| rest.trim_start_matches(": "));
+        let text = error
+            .text
+            .strip_prefix(&address)
+            .map_or(error.text.as_str(), |remaining| remaining.trim_start_matches(": "));
         ConnError { text: format!("{name}: {text}"), ..error }
     }
 
@@ -224,12 +226,12 @@ impl fmt::Debug for ProxyRules {
 fn parse_proxy(source_name: &str, text: &str) -> Result<String, ProxyError> {
     let malformed = || ProxyError::Malformed { source_name: source_name.to_owned() };
     let text = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
-    let (scheme, rest) = text.split_once("://").ok_or_else(malformed)?;
+    let (scheme, remaining) = text.split_once("://").ok_or_else(malformed)?;
     let scheme = scheme.to_ascii_lowercase();
     if !["http", "socks5", "socks5h"].contains(&scheme.as_str()) {
         return Err(ProxyError::Scheme { source_name: source_name.to_owned(), scheme });
     }
-    let text = format!("{scheme}://{}", rest.split(['/', '?', '#']).next().unwrap_or_default());
+    let text = format!("{scheme}://{}", remaining.split(['/', '?', '#']).next().unwrap_or_default());
     let uri: http::Uri = text.parse().map_err(|_| malformed())?;
     let host = uri.host().filter(|host| !host.is_empty());
     host.map(|_| text).ok_or_else(malformed)
@@ -289,9 +291,9 @@ mod tests {
             Some("proxy [::1]:9")
         );
         assert_eq!(proxy_of(&none, &[("http_proxy", "p:1"), ("no_proxy", "*")], "http://h/"), None);
-        for own in ["http://localhost/", "http://127.0.0.1:8080/", "http://[::1]/"] {
-            assert_eq!(proxy_of(&none, &[("http_proxy", "p:1")], own), None, "{own}");
-            assert!(proxy_of(&proxy_option("p:1"), &[], own).is_some(), "{own}");
+        for local_url in ["http://localhost/", "http://127.0.0.1:8080/", "http://[::1]/"] {
+            assert_eq!(proxy_of(&none, &[("http_proxy", "p:1")], local_url), None, "{local_url}");
+            assert!(proxy_of(&proxy_option("p:1"), &[], local_url).is_some(), "{local_url}");
         }
         assert!(proxy_of(&none, &[("http_proxy", "p:1")], "http://h/a|b^c?{d}").is_some());
     }

@@ -273,11 +273,11 @@ mod tests {
     const RECORDED_DUMPS: &[u8] = include_bytes!("survey.recording");
 
     fn recorded_dumps() -> NetlinkDumps {
-        let mut rest = RECORDED_DUMPS;
+        let mut remaining = RECORDED_DUMPS;
         let mut part = || {
-            let (length, behind) = rest.split_first_chunk().unwrap();
-            let (part, behind) = behind.split_at(u32::from_le_bytes(*length) as usize);
-            rest = behind;
+            let (length, tail) = remaining.split_first_chunk().unwrap();
+            let (part, tail) = tail.split_at(u32::from_le_bytes(*length) as usize);
+            remaining = tail;
             part.to_vec()
         };
         NetlinkDumps {

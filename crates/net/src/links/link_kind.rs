@@ -260,12 +260,12 @@ mod tests {
         add(14, "odd0", Some("vlan"), None, Some(15));
         add(15, "odd1", Some("vlan"), None, Some(14));
         add(16, "br1", Some("bridge"), None, None);
-        let of = |index| link_kind(&all[&index], &all, &Sysfs::at(Path::new("/nonexistent")));
-        assert_eq!(of(9), LinkKind::Ethernet);
-        assert_eq!(of(10), LinkKind::Ethernet);
-        assert_eq!(of(12), LinkKind::Wifi);
-        assert_eq!(of(14), LinkKind::Other);
-        assert_eq!(of(16), LinkKind::Other);
+        let kind_of = |index| link_kind(&all[&index], &all, &Sysfs::at(Path::new("/nonexistent")));
+        assert_eq!(kind_of(9), LinkKind::Ethernet);
+        assert_eq!(kind_of(10), LinkKind::Ethernet);
+        assert_eq!(kind_of(12), LinkKind::Wifi);
+        assert_eq!(kind_of(14), LinkKind::Other);
+        assert_eq!(kind_of(16), LinkKind::Other);
     }
 
     #[test]
@@ -292,16 +292,16 @@ mod tests {
         make("net4", 3, "", Some("e1000e"), false);
         make("net5", 4, "DEVTYPE=wwan\n", None, false);
         let sysfs = Sysfs::at(root.path());
-        let of = |name: &str| {
+        let kind_of = |name: &str| {
             let link = DeviceInfo { mac: vec![2, 0, 0, 0, 0, 10], ..test_device(name, ARPHRD_ETHER, None) };
             link_kind(&link, &BTreeMap::new(), &sysfs)
         };
-        assert_eq!(of("net0"), LinkKind::Wifi);
-        assert_eq!(of("net1"), LinkKind::Wifi);
-        assert_eq!(of("net2"), LinkKind::Lte);
-        assert_eq!(of("net3"), LinkKind::Lte);
-        assert_eq!(of("net4"), LinkKind::Ethernet);
-        assert_eq!(of("net5"), LinkKind::Ethernet, "index 4 is not index 3");
-        assert_eq!(of("../net0"), LinkKind::Ethernet, "no name may leave the directory");
+        assert_eq!(kind_of("net0"), LinkKind::Wifi);
+        assert_eq!(kind_of("net1"), LinkKind::Wifi);
+        assert_eq!(kind_of("net2"), LinkKind::Lte);
+        assert_eq!(kind_of("net3"), LinkKind::Lte);
+        assert_eq!(kind_of("net4"), LinkKind::Ethernet);
+        assert_eq!(kind_of("net5"), LinkKind::Ethernet, "index 4 is not index 3");
+        assert_eq!(kind_of("../net0"), LinkKind::Ethernet, "no name may leave the directory");
     }
 }

@@ -83,8 +83,8 @@ fn proven_transport(link: &DeviceInfo, devices: &BTreeMap<u32, DeviceInfo>, root
     if name.is_some_and(|name| is_serial_port(name, root)) {
         return Some(PppTransport::Modem);
     }
-    let mentions = |text: &str| cmdline.iter().any(|word| word.contains(text));
-    if mentions("pppoe") && !mentions("l2tp") && !mentions("pptp") {
+    let has_arg = |text: &str| cmdline.iter().any(|arg| arg.contains(text));
+    if has_arg("pppoe") && !has_arg("l2tp") && !has_arg("pptp") {
         // Either the program `pppoe`, which carries the session itself, or a plugin whose device is in an options
         // file.
         return Some(PppTransport::Pppoe(None));
@@ -106,10 +106,9 @@ fn pppd_process(interface: &str, root: &Path) -> Option<(Option<String>, Vec<Str
         return None;
     }
     let cmdline = read_text(&root.join(format!("proc/{pid}/cmdline")));
-    let cmdline: Vec<String> = cmdline.split('\0').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+    let cmdline: Vec<String> = cmdline.split('\0').filter(|arg| !arg.is_empty()).map(str::to_owned).collect();
     let device = recorded.filter(|(pid_in_record, _)| *pid_in_record == pid).map(|(_, device)| device);
-    let from_cmdline =
-        || cmdline.iter().find(|word| word.starts_with("/dev/") || word.starts_with("nic-")).cloned();
+    let from_cmdline = || cmdline.iter().find(|arg| arg.starts_with("/dev/") || arg.starts_with("nic-")).cloned();
     Some((device.or_else(from_cmdline), cmdline))
 }
 

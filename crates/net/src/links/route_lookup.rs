@@ -151,11 +151,11 @@ mod tests {
             ip("address add 192.0.2.9/32 dev d0 scope link");
             ip("address add 2001:db8::1/64 dev d0 nodad");
             ip("route add local 198.51.100.0/24 dev lo");
-            for own in ["192.0.2.1", "192.0.2.7", "192.0.2.9", "2001:db8::1", "::1", "198.51.100.200"] {
+            for address in ["192.0.2.1", "192.0.2.7", "192.0.2.9", "2001:db8::1", "::1", "198.51.100.200"] {
                 // The kernel adds the local route of an IPv6 address from a work queue, after `ip` has returned.
                 let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-                while !is_local(own) {
-                    assert!(std::time::Instant::now() < deadline, "{own}");
+                while !is_local(address) {
+                    assert!(std::time::Instant::now() < deadline, "{address}");
                     std::thread::sleep(std::time::Duration::from_millis(10));
                 }
             }
@@ -176,8 +176,8 @@ mod tests {
             ip("route add 10.60.0.0/16 via 192.168.7.9");
             ip("route add unreachable 10.61.0.0/16");
             let has_route = |address: &str| has_non_default_route(address.parse().unwrap());
-            for is in ["10.0.1.1", "192.168.7.9", "10.60.7.7", "::ffff:10.60.7.7", "fd01::9"] {
-                assert!(has_route(is), "{is}");
+            for address in ["10.0.1.1", "192.168.7.9", "10.60.7.7", "::ffff:10.60.7.7", "fd01::9"] {
+                assert!(has_route(address), "{address}");
             }
             for other in ["10.9.0.1", "172.16.0.1", "10.61.0.1", "10.0.1.2", "127.0.0.1", "fd09::1"] {
                 assert!(!has_route(other), "{other}");
@@ -187,8 +187,8 @@ mod tests {
             ip("route add unreachable fd07::/32");
             ip("route add blackhole fd08::/32");
             let is_rejected = |address: &str| is_rejected_by_route(address.parse().unwrap());
-            for is in ["10.61.0.1", "10.62.0.1", "10.63.0.1", "::ffff:10.61.0.1", "fd07::1", "fd08::1"] {
-                assert!(is_rejected(is), "{is}");
+            for address in ["10.61.0.1", "10.62.0.1", "10.63.0.1", "::ffff:10.61.0.1", "fd07::1", "fd08::1"] {
+                assert!(is_rejected(address), "{address}");
             }
             for other in ["10.0.1.1", "10.60.7.7", "10.9.0.1", "172.16.0.1", "127.0.0.1", "fd01::9", "fd09::1"] {
                 assert!(!is_rejected(other), "{other}");

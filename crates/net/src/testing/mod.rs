@@ -33,8 +33,8 @@ pub fn in_a_network(work: impl FnOnce() + Send) {
 
 /// Runs `ip` with arguments separated by blanks; a `~` is a blank inside an argument.
 pub fn ip(arguments: &str) {
-    let words = arguments.split_whitespace().map(|word| word.replace('~', " "));
-    let output = Command::new("ip").args(words).output().unwrap();
+    let args = arguments.split_whitespace().map(|arg| arg.replace('~', " "));
+    let output = Command::new("ip").args(args).output().unwrap();
     assert!(output.status.success(), "ip {arguments}: {}", String::from_utf8_lossy(&output.stderr));
 }
 

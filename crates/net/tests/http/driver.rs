@@ -186,13 +186,13 @@ pub(crate) fn serve_canned(n: usize, pieces: Vec<Vec<u8>>) -> SocketAddr {
 /// Bytes without a pattern that would hide a wrong offset.
 pub(crate) fn content(len: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let words = std::iter::repeat_with(|| {
+    let blocks = std::iter::repeat_with(|| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         state.to_le_bytes()
     });
-    words.flatten().take(len).collect()
+    blocks.flatten().take(len).collect()
 }
 
 /// A certificate for `localhost`, signed by an authority of its own.
@@ -209,8 +209,8 @@ pub(crate) fn make_identity(name: &str, not_after: Option<i32>) -> TestIdentity 
     let ca_key = rcgen::KeyPair::generate().expect("a key");
     // The authority has a unique name; otherwise another authority of the same name would be tried with the wrong
     // key.
-    let own = data_encoding::HEXLOWER.encode(ca_key.public_key_raw());
-    params.distinguished_name.push(rcgen::DnType::CommonName, &own[own.len() - 16..]);
+    let key_id = data_encoding::HEXLOWER.encode(ca_key.public_key_raw());
+    params.distinguished_name.push(rcgen::DnType::CommonName, &key_id[key_id.len() - 16..]);
     let ca_pem = params.self_signed(&ca_key).expect("an authority").pem();
     let issuer = rcgen::Issuer::new(params, ca_key);
     let mut params = rcgen::CertificateParams::new(vec![name.to_owned()]).expect("parameters");

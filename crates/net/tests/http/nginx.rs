@@ -82,16 +82,16 @@ fn a_certificate_for_another_name_is_refused_with_a_clear_text() {
 
 #[test]
 fn an_expired_certificate_is_refused_with_a_clear_text() {
-    let old = make_identity("localhost", Some(2020));
-    let Some(nginx) = Nginx::start("", 10, Some(&old)) else { return };
+    let expired = make_identity("localhost", Some(2020));
+    let Some(nginx) = Nginx::start("", 10, Some(&expired)) else { return };
     let error = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
     assert!(error.text.contains("expired") && error.text.contains("days ago"), "{}", error.text);
 }
 
 #[test]
 fn a_certificate_of_an_unknown_authority_is_refused_with_a_clear_text() {
-    let own = make_identity("localhost", None);
-    let Some(nginx) = Nginx::start("", 10, Some(&own)) else { return };
+    let identity = make_identity("localhost", None);
+    let Some(nginx) = Nginx::start("", 10, Some(&identity)) else { return };
     std::fs::write(nginx.dir.path().join("ca.pem"), make_identity("localhost", None).ca_pem).expect("written");
     let error = TestClient::dial(nginx.dial_tls("localhost", true)).err().expect("refused");
     assert_eq!(error.kind, ConnErrorKind::Tls);

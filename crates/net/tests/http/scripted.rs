@@ -119,13 +119,13 @@ fn a_poll_reads_about_as_much_as_allowed() {
     let mut client = requesting_client(serve_canned(1, vec![wire]), 1);
     let Event::Head { req, .. } = client.next_event() else { panic!("no head") };
     client.conn.accept(req, None);
-    let mut turns = 0;
+    let mut calls = 0;
     while let Event::Data { len, .. } = client.next_event_within(DataSize::from_bytes(1000)) {
         // Bytes that followed the head are the exception.
-        assert!(len.bytes() <= 1000 || turns == 0, "{len:?}");
-        turns += 1;
+        assert!(len.bytes() <= 1000 || calls == 0, "{len:?}");
+        calls += 1;
     }
-    assert!(turns > 50 && client.bodies.0[&0].len() == 60_000);
+    assert!(calls > 50 && client.bodies.0[&0].len() == 60_000);
 }
 
 #[test]
@@ -134,8 +134,8 @@ fn a_closed_port_is_refused_and_a_missing_device_is_unreachable() {
     let trouble = TestClient::dial(dial_to(free)).err().expect("refused");
     assert_eq!(trouble.kind, ConnErrorKind::Refused, "{trouble:?}");
     assert!(trouble.text.contains(&free.to_string()));
-    let elsewhere = SocketAddr::from(([192, 0, 2, 1], 80));
-    let dial = DialRequest { device: Some("nosuchif0".into()), ..dial_to(elsewhere) };
+    let unreachable = SocketAddr::from(([192, 0, 2, 1], 80));
+    let dial = DialRequest { device: Some("nosuchif0".into()), ..dial_to(unreachable) };
     let trouble = TestClient::dial(dial).err().expect("unreachable");
     assert_eq!(trouble.kind, ConnErrorKind::Unreachable, "{trouble:?}");
     let none = DialRequest { addresses: Vec::new(), ..dial_to(free) };

@@ -149,10 +149,10 @@ fn a_response_ends_at_the_accepted_limit() {
 
 #[test]
 fn a_server_can_require_http_1_1_for_a_stream_or_the_connection() {
-    for goes_away in [false, true] {
+    for sends_goaway in [false, true] {
         let mut client = TestClient::dial(serve_http2(move |mut incoming| async move {
             while let Some(Ok((_, mut answer))) = incoming.accept().await {
-                if goes_away {
+                if sends_goaway {
                     incoming.abrupt_shutdown(Reason::HTTP_1_1_REQUIRED);
                 } else {
                     answer.send_reset(Reason::HTTP_1_1_REQUIRED);
@@ -165,7 +165,7 @@ fn a_server_can_require_http_1_1_for_a_stream_or_the_connection() {
         assert_eq!(
             last_error_kind(&events),
             Some(ConnErrorKind::Http1Required),
-            "goes away: {goes_away}: {events:?}"
+            "goes away: {sends_goaway}: {events:?}"
         );
     }
 }

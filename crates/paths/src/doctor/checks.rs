@@ -200,13 +200,17 @@ fn check_fallback(facts: &HostFacts) -> Option<Finding> {
     let count = |name: &str| facts.mptcp_counters.get(name).copied().unwrap_or(0);
     // Client side: the reply to the SYN had no option, or a later packet had none.
     let refused = count("MPCapableFallbackSYNACK");
-    let later = count("DssFallback") + count("MPCapableDataFallback") + count("MD5SigFallback");
+    let fallbacks_after_handshake = count("DssFallback") + count("MPCapableDataFallback") + count("MD5SigFallback");
     let requested = count("MPCapableSYNTX");
-    if refused + later == 0 {
+    if refused + fallbacks_after_handshake == 0 {
         return None;
     }
     let summary = format!("of {requested} connections that requested MPTCP, {refused} were answered without it");
-    let broken = if later > 0 { format!(", and {later} lost it later") } else { String::new() };
+    let broken = if fallbacks_after_handshake > 0 {
+        format!(", and {fallbacks_after_handshake} lost it later")
+    } else {
+        String::new()
+    };
     Some(Finding::note(
         "fallback",
         format!("{summary}{broken}, and are plain TCP"),
@@ -318,11 +322,11 @@ pub(super) mod tests {
             "has no MPTCP | use a kernel from 5.19 on with CONFIG_MPTCP=y",
         );
         assert_eq!(check_host(&without).len(), 1);
-        for old in [
+        for old_kernel in [
             HostFacts { path_manager: None, ..healthy_facts() },
             HostFacts { has_events: false, ..healthy_facts() },
         ] {
-            assert_finding(&old, "kernel", Severity::Blocks, "no userspace path manager");
+            assert_finding(&old_kernel, "kernel", Severity::Blocks, "no userspace path manager");
         }
     }
 
@@ -378,11 +382,11 @@ pub(super) mod tests {
     #[test]
     fn a_changed_path_manager_setting_blocks_while_a_daemon_runs() {
         let daemon = Some(RunningDaemon { process: Some(7) });
-        let with = |mode: Option<&str>, is: &str| {
-            let (mode, path_manager) = (mode.map(str::to_owned), Some(is.to_owned()));
+        let with = |mode: Option<&str>, manager: &str| {
+            let (mode, path_manager) = (mode.map(str::to_owned), Some(manager.to_owned()));
             HostFacts { daemon, daemon_mode: mode, path_manager, ..healthy_facts() }
         };
-        for (mode, is, state, message) in [
+        for (mode, manager, state, message) in [
             (Some("userspace"), "userspace", Severity::Ok, "`marline paths` (process 7) | "),
             (Some("kernel-pm"), "kernel", Severity::Ok, "`marline paths` (process 7) | "),
             (Some("userspace"), "kernel", Severity::Blocks, ": new connections are not managed | "),
@@ -391,7 +395,7 @@ pub(super) mod tests {
             (None, "userspace", Severity::Ok, "`marline paths` (process 7) | "),
             (None, "kernel", Severity::Note, "right only with --kernel-pm"),
         ] {
-            assert_finding(&with(mode, is), "path manager", state, message);
+            assert_finding(&with(mode, manager), "path manager", state, message);
         }
         let by_daemon = HostFacts {
             daemon: Some(RunningDaemon { process: None }),

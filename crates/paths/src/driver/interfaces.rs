@@ -204,7 +204,7 @@ impl LinkInterface {
             // Joins that failed for lack of a family or a route are retried on the transition below, so both are
             // compared with the state before this survey.
             let is_of_new_family =
-                |address: &IpAddr| self.stable_addresses.iter().all(|old| old.is_ipv4() != address.is_ipv4());
+                |address: &IpAddr| self.stable_addresses.iter().all(|known| known.is_ipv4() != address.is_ipv4());
             let awaiting_route: Vec<IpAddr> =
                 stable_addresses.iter().copied().filter(|address| self.is_awaiting_route(*address)).collect();
             let is_new = stable_addresses.iter().any(is_of_new_family);

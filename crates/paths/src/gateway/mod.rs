@@ -83,7 +83,7 @@ pub enum GatewayError {
     #[error("--lan: {what}: {error}")]
     Kernel {
         /// The refused object.
-        what: &'static str,
+        object: &'static str,
         /// The error of the kernel.
         error: io::Error,
     },
@@ -133,8 +133,8 @@ impl Gateway {
         check_interfaces(lan)?;
         nft::check(&nft_rules::table_text(lan, PLACEHOLDER_PORT, (true, true)))?;
         let (port, listeners) = bind_listeners().map_err(|error| match error {
-            ForwardError::Socket { what, error } => kernel_error(what, error),
-            error => GatewayError::Kernel { what: "a listener", error: io::Error::other(error) },
+            ForwardError::Socket { object, error } => kernel_error(object, error),
+            error => GatewayError::Kernel { object: "a listener", error: io::Error::other(error) },
         })?;
         let addresses: Vec<IpAddr> = listeners.iter().map(|(address, _)| *address).collect();
         let install_firewall = |enabled_here| {
@@ -257,10 +257,10 @@ fn check_interfaces(lan: &Lan) -> Result<(), GatewayError> {
     Ok(())
 }
 
-fn kernel_error(what: &'static str, error: io::Error) -> GatewayError {
+fn kernel_error(object: &'static str, error: io::Error) -> GatewayError {
     match error.kind() {
         io::ErrorKind::PermissionDenied => GatewayError::NotPermitted,
-        _ => GatewayError::Kernel { what, error },
+        _ => GatewayError::Kernel { object, error },
     }
 }
 

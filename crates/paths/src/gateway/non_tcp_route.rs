@@ -259,7 +259,7 @@ pub(super) mod tests {
             .output()
             .unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        let mut fields = text.split_whitespace().skip_while(|word| *word != "dev");
+        let mut fields = text.split_whitespace().skip_while(|field| *field != "dev");
         fields
             .nth(1)
             .unwrap_or_else(|| panic!("{destination}: {text} {}", String::from_utf8_lossy(&output.stderr)))

@@ -60,13 +60,13 @@ impl ForwardingMonitor {
 
     fn check_in(&mut self, sysctls: &Sysctls, now: Instant) -> (Vec<String>, Vec<String>) {
         let (mut repaired, mut problems) = (Vec::new(), Vec::new());
-        for (held, is_enabled_here) in &mut self.held_sysctls {
+        for (sysctl, is_enabled_here) in &mut self.held_sysctls {
             if *is_enabled_here {
                 // Failed or abandoned repairs appear in the note.
-                repaired.extend(recheck_sysctl(sysctls, held, now).filter(|_| held.note().is_none()));
-                problems.extend(held.note());
-            } else if sysctls.read(held.name).is_some_and(|value| value == "0") {
-                let name = held.name;
+                repaired.extend(recheck_sysctl(sysctls, sysctl, now).filter(|_| sysctl.note().is_none()));
+                problems.extend(sysctl.note());
+            } else if sysctls.read(sysctl.name).is_some_and(|value| value == "0") {
+                let name = sysctl.name;
                 problems.push(format!(
                     "{name} is 0, set by another program: UDP and other non-TCP traffic of the LAN is not forwarded until it is 1 \
                      (`sysctl -w {name}=1`)"
@@ -90,7 +90,7 @@ impl Forwarding {
         close: impl FnOnce((bool, bool)) -> Result<(), PathsError>,
     ) -> Result<Self, PathsError> {
         if !has_net_admin() {
-            return Err(PathsError::NotPermitted { what: "serving a LAN".to_owned() });
+            return Err(PathsError::NotPermitted { operation: "serving a LAN".to_owned() });
         }
         ensure_run_dir(run_dir)?;
         let lock = InstanceLock::acquire(run_dir, Role::Gateway).map_err(|error| match error {

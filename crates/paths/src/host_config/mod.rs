@@ -147,7 +147,7 @@ impl HostConfigurator for HostConfig {
             return;
         }
         let (sysctls, now) = (Sysctls::of_system(), Instant::now());
-        let messages = self.held_sysctls.iter_mut().filter_map(|held| recheck_sysctl(&sysctls, held, now));
+        let messages = self.held_sysctls.iter_mut().filter_map(|sysctl| recheck_sysctl(&sysctls, sysctl, now));
         let messages: Vec<String> = messages.collect();
         self.notify_all(messages);
     }
@@ -236,15 +236,15 @@ fn sysctls_to_hold(sysctls: &Sysctls, mode: Mode, undo_log: &UndoLog) -> Vec<Hel
 }
 
 /// Checks a held setting and writes it again if that is permitted. Returns a line to report, if any.
-fn recheck_sysctl(sysctls: &Sysctls, held: &mut HeldSysctl, now: Instant) -> Option<String> {
-    let current = sysctls.read(held.name)?;
-    if current == held.value {
-        return held.on_correct();
+fn recheck_sysctl(sysctls: &Sysctls, sysctl: &mut HeldSysctl, now: Instant) -> Option<String> {
+    let current = sysctls.read(sysctl.name)?;
+    if current == sysctl.value {
+        return sysctl.on_correct();
     }
-    match held.on_changed(now, &current) {
-        Ok(()) => Some(match sysctls.write(held.name, &held.value) {
-            Ok(()) => held.on_repaired(now, &current),
-            Err(error) => held.give_up(&current, &format!("it cannot be restored ({error})")),
+    match sysctl.on_changed(now, &current) {
+        Ok(()) => Some(match sysctls.write(sysctl.name, &sysctl.value) {
+            Ok(()) => sysctl.on_repaired(now, &current),
+            Err(error) => sysctl.give_up(&current, &format!("it cannot be restored ({error})")),
         }),
         Err(message) => message,
     }
@@ -282,7 +282,7 @@ fn preflight(run_dir: &Path, mode: Mode) -> Result<Preflight, PathsError> {
         return Err(PathsError::NoMptcp(io::ErrorKind::NotFound.into()));
     }
     if !has_net_admin() {
-        return Err(PathsError::NotPermitted { what: "managing paths in this network namespace".to_owned() });
+        return Err(PathsError::NotPermitted { operation: "managing paths in this network namespace".to_owned() });
     }
     let undo_log = UndoLog::open(run_dir).map_err(undo_log_error)?;
     // A value that a crashed run of marline set is no sign of another program.

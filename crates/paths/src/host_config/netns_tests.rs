@@ -64,7 +64,7 @@ fn host_state() -> String {
 fn exit_interface(source: &str) -> Option<String> {
     let destination = if source.contains(':') { "2001:4860:4860::8888" } else { "198.51.100.1" };
     let text = ip_output(&format!("route get {destination} from {source}"));
-    let mut fields = text.split_whitespace().skip_while(|word| *word != "dev");
+    let mut fields = text.split_whitespace().skip_while(|field| *field != "dev");
     fields.nth(1).map(str::to_owned)
 }
 
@@ -424,7 +424,7 @@ fn two_links_in_one_subnet_each_carry_their_own_packets() {
 /// The interface by which packets from an address leave; `bound`: the device to which their socket is bound.
 fn bound_exit_interface(source: &str, bound: &str) -> Option<String> {
     let text = ip_output(&format!("route get 198.51.100.1 from {source} {bound}"));
-    let mut fields = text.split_whitespace().skip_while(|word| *word != "dev");
+    let mut fields = text.split_whitespace().skip_while(|field| *field != "dev");
     fields.nth(1).map(str::to_owned)
 }
 
@@ -486,8 +486,8 @@ fn a_host_without_mptcp_or_without_the_privilege_is_not_touched() {
         let before = host_state();
         let test_host = TestHost::new();
         let routed_links = RoutedLinks { links: vec!["eth0".into(), "eth1".into()], is_explicit: false };
-        let gone = test_host.run_dir.path().join("gone");
-        let mut host = HostConfig::new(test_host.lock(), &gone, routed_links, Box::new(|_| {}));
+        let missing_dir = test_host.run_dir.path().join("gone");
+        let mut host = HostConfig::new(test_host.lock(), &missing_dir, routed_links, Box::new(|_| {}));
         let error = host.apply(Mode::Userspace).unwrap_err().to_string();
         assert!(error.contains("without the undo log nothing is changed"), "{error}");
         host.update_routing(&list_interfaces().unwrap());

@@ -99,10 +99,10 @@ impl RoutedLinks {
 
 /// Whether several interfaces have this address.
 fn is_shared_address(survey: &InterfaceList, address: IpAddr) -> bool {
-    let has = |interface: &&Interface| {
+    let has_route = |interface: &&Interface| {
         interface.addresses.iter().chain(&interface.transient_addresses).any(|a| *a == address)
     };
-    survey.interfaces.iter().filter(has).count() > 1
+    survey.interfaces.iter().filter(has_route).count() > 1
 }
 
 /// Steps from the existing to the needed state. Routes are set before the rules that refer to them, and rules are

@@ -98,7 +98,7 @@ pub enum RunError {
     #[error("{what}: {why}")]
     Io {
         /// The failed operation.
-        what: &'static str,
+        operation: &'static str,
         /// The error of the system.
         why: io::Error,
     },
@@ -115,7 +115,7 @@ pub fn start(options: &RunOptions) -> Result<StartOutcome, RunError> {
     if tcp_socket.is_ok_and(|socket| socket_protocol(&socket) == Ok(Some(MPTCP))) {
         return Ok(StartOutcome::AlreadyActive);
     }
-    let io_error = |what: &'static str| move |why: io::Error| RunError::Io { what, why };
+    let io_error = |operation: &'static str| move |why: io::Error| RunError::Io { operation, why };
     supervisor::current_netns()
         .map_err(io_error("the network namespace of this process (/proc, or Linux 6.11)"))?;
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -196,9 +196,9 @@ mod tests {
 
     #[test]
     fn errors_of_the_installation_are_distinguished() {
-        let of = |errno: Errno| install_error(errno.into()).to_string();
-        assert!(of(Errno::BUSY).contains("another supervisor"));
-        assert!(of(Errno::ACCESS).contains("no seccomp filter may be installed"));
-        assert!(of(Errno::NOSYS).contains("this kernel cannot"));
+        let message_of = |errno: Errno| install_error(errno.into()).to_string();
+        assert!(message_of(Errno::BUSY).contains("another supervisor"));
+        assert!(message_of(Errno::ACCESS).contains("no seccomp filter may be installed"));
+        assert!(message_of(Errno::NOSYS).contains("this kernel cannot"));
     }
 }

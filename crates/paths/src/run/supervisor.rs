@@ -180,9 +180,9 @@ fn netns_from_proc(thread: u32) -> io::Result<NetnsId> {
         return Err(io::Error::other("/proc is that of another PID namespace"));
     }
     let mut path = [0; 32];
-    let mut rest = path.as_mut_slice();
-    write!(rest, "/proc/{thread}/ns/net")?;
-    let unused = rest.len();
+    let mut unwritten = path.as_mut_slice();
+    write!(unwritten, "/proc/{thread}/ns/net")?;
+    let unused = unwritten.len();
     let written = path.len() - unused;
     let stat = rustix::fs::stat(path.get(..written).unwrap_or_default())?;
     Ok((stat.st_dev, stat.st_ino))
@@ -218,9 +218,9 @@ mod tests {
 
     #[test]
     fn only_existing_threads_have_a_network_namespace() {
-        let own = current_netns().unwrap();
-        assert_eq!(thread_netns(std::process::id()).unwrap(), own);
-        assert_eq!(netns_from_proc(std::process::id()).unwrap(), own, "/proc has another result");
+        let current = current_netns().unwrap();
+        assert_eq!(thread_netns(std::process::id()).unwrap(), current);
+        assert_eq!(netns_from_proc(std::process::id()).unwrap(), current, "/proc has another result");
         assert!(netns_from_proc(0).is_err());
         assert!(thread_netns(0).is_err());
         assert!(thread_netns(u32::MAX).is_err());

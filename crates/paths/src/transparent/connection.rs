@@ -26,7 +26,7 @@ pub(super) fn check_sockets() -> Result<(), ForwardError> {
     let probe = marked_mptcp_socket(SocketAddr::from(([127, 0, 0, 1], 0)));
     probe.map(drop).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
-        _ => ForwardError::Socket { what: "an MPTCP socket", error },
+        _ => ForwardError::Socket { object: "an MPTCP socket", error },
     })
 }
 

@@ -132,7 +132,7 @@ pub enum ForwardError {
     #[error("--transparent: {what}: {error}")]
     Socket {
         /// The refused object.
-        what: &'static str,
+        object: &'static str,
         /// The error of the kernel.
         error: io::Error,
     },
@@ -180,7 +180,7 @@ pub async fn run(
             .kind()
         {
             io::ErrorKind::PermissionDenied => ForwardError::NotPermitted,
-            _ => ForwardError::Socket { what: "a routing rule", error },
+            _ => ForwardError::Socket { object: "a routing rule", error },
         })?;
     let mut nft_table = nft_rules::install(&config.scope, port, families).await?;
     tracing::info!(port, max_connections, "connections are redirected to the forwarder");
@@ -240,11 +240,11 @@ pub(super) fn bind_listeners() -> Result<(u16, Vec<(IpAddr, TcpListener)>), Forw
             Ok(listener) => ((ipv4, listener), Some(ipv6)),
             Err(error) => match bind_transparent(ipv6, 0) {
                 Ok(listener) => ((ipv6, listener), None),
-                Err(_) => return Err(ForwardError::Socket { what: "a listener on 127.0.0.1", error }),
+                Err(_) => return Err(ForwardError::Socket { object: "a listener on 127.0.0.1", error }),
             },
         };
         let port = first.1.local_addr().map(|address| address.port());
-        let port = port.map_err(|error| ForwardError::Socket { what: "a listener", error })?;
+        let port = port.map_err(|error| ForwardError::Socket { object: "a listener", error })?;
         let Some(other_address) = second_address else { return Ok((port, vec![first])) };
         match bind_transparent(other_address, port) {
             Ok(listener) => return Ok((port, vec![first, (other_address, listener)])),
@@ -255,7 +255,7 @@ pub(super) fn bind_listeners() -> Result<(u16, Vec<(IpAddr, TcpListener)>), Forw
         }
     }
     let error = last_error.unwrap_or_else(|| io::ErrorKind::AddrInUse.into());
-    Err(ForwardError::Socket { what: "a port that is free on both 127.0.0.1 and ::1", error })
+    Err(ForwardError::Socket { object: "a port that is free on both 127.0.0.1 and ::1", error })
 }
 
 /// A listener that accepts connections to any address (`IP_TRANSPARENT`).

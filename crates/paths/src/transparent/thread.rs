@@ -26,7 +26,7 @@ impl Forwarder {
     /// The thread or event loop cannot be created. Errors of the redirection are reported by
     /// [`wait_for_error`](Self::wait_for_error).
     pub fn start(config: Config, counters: Arc<ForwarderCounters>) -> Result<Self, ForwardError> {
-        let thread_error = |error| ForwardError::Socket { what: "a thread", error };
+        let thread_error = |error| ForwardError::Socket { object: "a thread", error };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(thread_error)?;
         let (stop, stop_rx) = oneshot::channel();
         let (error_tx, error_rx) = oneshot::channel();

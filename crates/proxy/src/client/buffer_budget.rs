@@ -130,7 +130,7 @@ impl BufferBudget {
     ///
     /// # Errors
     /// Too little memory is left, in total or for other hosts.
-    pub(crate) fn grant(&self, client: Client, held: DataSize) -> Result<WindowGrant, GrantError> {
+    pub(crate) fn grant(&self, client: Client, held_size: DataSize) -> Result<WindowGrant, GrantError> {
         let mut usage = self.usage.lock();
         let (total, others) = (Usage::sum(&usage, |_| true), Usage::sum(&usage, |holder| holder != Client::LOCAL));
         let client_usage = usage.get(&client).copied().unwrap_or_default();
@@ -153,8 +153,11 @@ impl BufferBudget {
             (total_extras / 2).saturating_sub(client_usage.extras)
         };
         let available_extras = total_extras.saturating_sub(total.extras).min(client_extras) / 2;
-        let extra_size =
-            self.per_player.saturating_sub(base_size + held.bytes()).min(available_extras).min(unused - base_size);
+        let extra_size = self
+            .per_player
+            .saturating_sub(base_size + held_size.bytes())
+            .min(available_extras)
+            .min(unused - base_size);
         let client_usage = usage.entry(client).or_default();
         client_usage.bases += base_size;
         client_usage.extras += extra_size;
@@ -187,8 +190,8 @@ impl BufferBudget {
         if client == Client::LOCAL || purpose == Purpose::PrefetchIndex {
             return available;
         }
-        let remote_total = Usage::sum(usage, |of| of != Client::LOCAL).of_purpose(purpose);
-        let client_total = usage.get(&client).map_or(0, |own| own.of_purpose(purpose));
+        let remote_total = Usage::sum(usage, |owner| owner != Client::LOCAL).of_purpose(purpose);
+        let client_total = usage.get(&client).map_or(0, |client_usage| client_usage.of_purpose(purpose));
         available
             .min((limit / 4 * 3).saturating_sub(remote_total))
             .min((limit / 2).max(SMALL_RESERVATION).saturating_sub(client_total))
@@ -371,11 +374,11 @@ mod tests {
             memory.reserve(Client::LOCAL, Purpose::Playlists, SMALL_RESERVATION).unwrap(),
         ];
         assert!(memory.reserve(Client::LOCAL, Purpose::Playlists, 1).is_none());
-        let kept = memory.reserve(Client::LOCAL, Purpose::PrefetchIndex, 2 << 20).unwrap();
+        let held = memory.reserve(Client::LOCAL, Purpose::PrefetchIndex, 2 << 20).unwrap();
         assert!(memory.reserve(Client::LOCAL, Purpose::PrefetchIndex, 1).is_none());
         list.shrink_to(1 << 20);
         assert_eq!((list.bytes(), list.available()), (1 << 20, 1 << 20));
-        drop((list, small, kept));
+        drop((list, small, held));
         let grants: Vec<WindowGrant> =
             std::iter::from_fn(|| memory.grant(Client::LOCAL, DataSize::ZERO).ok()).collect();
         assert_eq!(
@@ -410,9 +413,9 @@ mod tests {
         assert_eq!(memory.grant(two, DataSize::ZERO).unwrap_err(), GrantError::RemoteShareExhausted);
         let extras: u64 = greedy.iter().map(|grant| grant.extra_size).sum();
         assert!(extras <= DataSize::from_mib(112).bytes(), "{extras}");
-        let here: Vec<WindowGrant> =
+        let grants: Vec<WindowGrant> =
             (0..50).filter_map(|_| memory.grant(Client::LOCAL, DataSize::ZERO).ok()).collect();
-        assert_eq!((here.len(), here[0].size()), (32, DataSize::from_mib(32)));
+        assert_eq!((grants.len(), grants[0].size()), (32, DataSize::from_mib(32)));
         drop(greedy);
         assert_eq!(memory.grant(two, DataSize::ZERO).unwrap().size(), DataSize::from_mib(32));
     }

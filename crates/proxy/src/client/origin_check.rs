@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_referer_is_recognized_by_any_address_of_the_listener() {
-        for (page, ours) in [
+        for (page, expected) in [
             ("http://127.0.0.1:8480/https://me:secret@a.example/list?token=1", true),
             ("http://localhost:8480/https://me:secret@a.example/list?token=1", true),
             ("http://LOCALHOST:8480", true),
@@ -172,7 +172,7 @@ mod tests {
             ("https://a.example/127.0.0.1:8480", false),
             ("nonsense", false),
         ] {
-            assert_eq!(is_own_url(page, listener()), ours, "{page}");
+            assert_eq!(is_own_url(page, listener()), expected, "{page}");
         }
         assert!(is_own_url("http://192.0.2.1:8480/https://a.example/", "0.0.0.0:8480".parse().unwrap()));
     }

@@ -226,7 +226,7 @@ mod tests {
 
     #[test]
     fn conditions_are_compared_as_in_rfc_9110() {
-        let ours = fields(&[("etag", "W/\"a,b\""), ("last-modified", "Sat, 01 Aug 2026 00:00:00 GMT")]);
+        let response_fields = fields(&[("etag", "W/\"a,b\""), ("last-modified", "Sat, 01 Aug 2026 00:00:00 GMT")]);
         for (name, value, want) in [
             ("if-none-match", "\"x\", \"a,b\"", true),
             ("if-none-match", "*", true),
@@ -235,10 +235,10 @@ mod tests {
             ("if-modified-since", "Fri, 31 Jul 2026 00:00:00 GMT", false),
             ("if-modified-since", "yesterday", false),
         ] {
-            assert_eq!(is_not_modified(&fields(&[(name, value)]), &ours), want, "{name}: {value}");
+            assert_eq!(is_not_modified(&fields(&[(name, value)]), &response_fields), want, "{name}: {value}");
         }
         let both = [("if-none-match", "\"x\""), ("if-modified-since", "Sat, 01 Aug 2026 00:00:00 GMT")];
-        assert!(!is_not_modified(&fields(&both), &ours));
+        assert!(!is_not_modified(&fields(&both), &response_fields));
         assert!(if_range_holds(&HeaderMap::new(), None));
         assert!(if_range_holds(&fields(&[("if-range", "\"a\"")]), Some("\"a\"")));
         assert!(!if_range_holds(&fields(&[("if-range", "W/\"a\"")]), Some("\"a\"")));

@@ -72,7 +72,7 @@ impl AsyncWrite for ClientStream {
         }
         let Self { stream, replacement: explained, .. } = &mut *self;
         let Some(response) = explained else { return Poll::Ready(Ok(0)) };
-        while let Some(unwritten) = response.bytes.get(response.written..).filter(|rest| !rest.is_empty()) {
+        while let Some(unwritten) = response.bytes.get(response.written..).filter(|slice| !slice.is_empty()) {
             match ready!(Pin::new(&mut *stream).poll_write(cx, unwritten))? {
                 0 => return Poll::Ready(Ok(0)),
                 written => response.written += written,
@@ -141,17 +141,17 @@ mod tests {
 
     #[test]
     fn only_responses_of_hyper_itself_are_explained() {
-        let own = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
-        let text = String::from_utf8(with_explanation(own.as_bytes()).unwrap()).unwrap();
+        let response = "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\ndate: x\r\n\r\n";
+        let text = String::from_utf8(with_explanation(response.as_bytes()).unwrap()).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(head.contains(&format!("content-length: {}", body.len())), "{text}");
         assert!(head.contains("date: x") && body.contains("%3C") && body.lines().count() == 1, "{text}");
         for other in [
-            own.replace("400 Bad Request", "200 OK"),
-            own.replace("date: x", "server: y"),
-            own.replace("content-length: 0", "content-length: 2"),
-            own.replace("content-length: 0\r\n", ""),
-            format!("{own}x"),
+            response.replace("400 Bad Request", "200 OK"),
+            response.replace("date: x", "server: y"),
+            response.replace("content-length: 0", "content-length: 2"),
+            response.replace("content-length: 0\r\n", ""),
+            format!("{response}x"),
         ] {
             assert_eq!(with_explanation(other.as_bytes()), None, "{other}");
         }

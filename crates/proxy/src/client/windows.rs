@@ -166,12 +166,12 @@ mod tests {
     fn windows_of_responses_that_have_ended_take_up_no_memory() {
         let new_window = |n: u64| {
             let read = Cell::new(Instant::from_nanos(n));
-            let (held, seat, size) = (RefCell::default(), RefCell::default(), DataSize::ZERO);
+            let (contents, seat, size) = (RefCell::default(), RefCell::default(), DataSize::ZERO);
             Rc::new(RevocableWindow {
                 client: Client::LOCAL,
                 address: None,
                 size,
-                contents: held,
+                contents,
                 last_read: read,
                 permit: seat,
             })

@@ -134,8 +134,8 @@ impl DownloadObserver for TransferObserver {
         let mut link_selector = self.accounting.links.selector.borrow_mut();
         let (mut energy_meter, now) = (self.accounting.energy_meter.borrow_mut(), self.delivery.now());
         for link in &progress.links {
-            let counted = self.counted_bytes.entry(link.name.clone()).or_default();
-            let new_bytes = link.bytes.saturating_sub(std::mem::replace(counted, link.bytes));
+            let reported = self.counted_bytes.entry(link.name.clone()).or_default();
+            let new_bytes = link.bytes.saturating_sub(std::mem::replace(reported, link.bytes));
             energy_meter.on_received(now, &link.name, link.kind, new_bytes);
             self.accounting.links.network.traffic.add_received(&link.name, new_bytes);
             if let Some((playback, _)) = &self.segment {

@@ -93,7 +93,7 @@ pub(crate) async fn fetch(sessions: &Sessions, session: &Session) -> Result<Opti
         blocking_reload::blocking_timeout(sessions.followed_playlists.target_duration(&session.requester()))
     });
     request.timeout = blocking_timeout.unwrap_or(request.timeout);
-    let mut links = sessions.links_beside_playback(session)?.into_iter();
+    let mut links = sessions.links_for_single_request(session)?.into_iter();
     let (mut requests, mut sent_flags) = (JoinSet::new(), Vec::new());
     let mut last_error = RequestError::BadGateway("no response in time".to_owned());
     loop {

@@ -76,12 +76,12 @@ mod tests {
 
     #[test]
     fn a_duration_is_preferred_to_a_rate_and_nonsense_is_ignored() {
-        let of = |format: &str| parse_output(format!("{{\"programs\":[],\"format\":{{{format}}}}}").as_bytes());
+        let parse = |format: &str| parse_output(format!("{{\"programs\":[],\"format\":{{{format}}}}}").as_bytes());
         let minute = Some(VideoTiming::Duration(Duration::from_secs(60)));
-        assert_eq!(of(r#""duration":"60.000000","bit_rate":"64000""#), minute);
-        assert_eq!(of(r#""bit_rate":"64000""#), Some(VideoTiming::Rate(Bitrate::from_bits_per_sec(64_000))));
-        for nothing in ["", r#""duration":"N/A""#, r#""duration":"-1""#, r#""duration":"1e300""#] {
-            assert_eq!(of(nothing), None, "{nothing}");
+        assert_eq!(parse(r#""duration":"60.000000","bit_rate":"64000""#), minute);
+        assert_eq!(parse(r#""bit_rate":"64000""#), Some(VideoTiming::Rate(Bitrate::from_bits_per_sec(64_000))));
+        for json in ["", r#""duration":"N/A""#, r#""duration":"-1""#, r#""duration":"1e300""#] {
+            assert_eq!(parse(json), None, "{json}");
         }
         assert_eq!(parse_output(b"{}"), None);
     }

@@ -77,11 +77,11 @@ mod tests {
             let size: usize = all.sizes().sum();
             assert!(all.0.len() <= MAX_PLAYERS && size <= MAX_BYTES + (9 << 10), "{n}: {} {size}", all.0.len());
         }
-        let is_kept = |player: &str, playback: &Rc<PlaylistPlayback>| {
+        let is_retained = |player: &str, playback: &Rc<PlaylistPlayback>| {
             all.get(player).is_some_and(|known| std::ptr::eq(known, &**playback))
         };
         assert!(
-            is_kept(&local_player, &local_playback) && is_kept(&other_player, &other_playback),
+            is_retained(&local_player, &local_playback) && is_retained(&other_player, &other_playback),
             "other clients keep their own"
         );
     }

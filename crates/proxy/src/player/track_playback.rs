@@ -256,7 +256,7 @@ impl TrackPlayback {
         let following_bytes = state
             .segments
             .range(segment.start + PLACEHOLDER_DURATION..)
-            .map(|(_, later)| DataSize::from_bytes(later.received.get()))
+            .map(|(_, after)| DataSize::from_bytes(after.received.get()))
             .sum();
         let following_size = ((rate + other_rate) * playback_time_left).bytes() / 10 * margin;
         let following = DataSize::from_bytes(following_size) - following_bytes;
@@ -498,7 +498,7 @@ mod tests {
         assert!(!playback.rates.borrow().is_standby("lte"));
         let last = request_segment(&playback, &track, at(4000), 19, true);
         last.on_buffered(&(0..1000), None, (1000, 0));
-        let status_at = |millis| track.status(at(millis)).map(|standing| (standing.state, standing.stalls));
+        let status_at = |millis| track.status(at(millis)).map(|status| (status.state, status.stalls));
         assert_eq!(
             (status_at(4500), status_at(9000)),
             (Some((PlayerState::Playing, 0)), Some((PlayerState::Ended, 0)))

@@ -17,8 +17,8 @@ pub(crate) fn is_blocking(url: &Url) -> bool {
 pub(crate) fn without_directives(url: &Url) -> Url {
     let mut url = url.clone();
     if query_parameters(&url).any(is_directive) {
-        let kept: Vec<&str> = query_parameters(&url).filter(|part| !is_directive(part)).collect();
-        let query = (!kept.is_empty()).then(|| kept.join("&"));
+        let parameters: Vec<&str> = query_parameters(&url).filter(|part| !is_directive(part)).collect();
+        let query = (!parameters.is_empty()).then(|| parameters.join("&"));
         url.set_query(query.as_deref());
     }
     url

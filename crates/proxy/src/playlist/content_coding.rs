@@ -112,7 +112,7 @@ fn decompress_prefix(input: &[u8], format: CompressionFormat, max_len: usize) ->
     };
     let (mut out, mut len) = (vec![0; max_len], 0);
     let is_damaged = loop {
-        let Some(free) = out.get_mut(len..).filter(|rest| !rest.is_empty()) else { break false };
+        let Some(free) = out.get_mut(len..).filter(|slice| !slice.is_empty()) else { break false };
         match decoder.read(free) {
             Ok(0) => break false,
             Ok(len_read) => len += len_read,
@@ -271,9 +271,9 @@ pub(crate) mod tests {
         }
         assert_eq!(out(&gzipped(&gzipped(&list)), "gzip, gzip").0, list);
         assert_eq!(out(&[gzipped(b""), gzipped(b""), gzipped(&list)].concat(), "gzip").0, list);
-        let nothing = [0, 0, 0, 0xff, 0xff].repeat(1000);
-        assert_eq!(out(&nothing, "deflate"), (Vec::new(), false));
-        assert_eq!(out(&[&b"\x78\x9c"[..], &nothing].concat(), "deflate"), (Vec::new(), false));
+        let empty_blocks = [0, 0, 0, 0xff, 0xff].repeat(1000);
+        assert_eq!(out(&empty_blocks, "deflate"), (Vec::new(), false));
+        assert_eq!(out(&[&b"\x78\x9c"[..], &empty_blocks].concat(), "deflate"), (Vec::new(), false));
         assert_eq!(out(b"\x07\x07\x07\x07\x07", "deflate"), (Vec::new(), true));
         assert_eq!(out(&[0xff; 100], "br"), (Vec::new(), true));
         assert!(parse_codings("zstd").is_err() && parse_codings("gzip;q=1").is_err());

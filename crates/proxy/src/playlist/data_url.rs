@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn playlists_in_data_urls_are_detected_and_keys_are_not() {
         let base64 = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
-        for (reference, is) in [
+        for (reference, expected) in [
             ("data:application/x-mpegurl,x".to_owned(), true),
             ("DATA:,%23EXTM3U%0Ax".to_owned(), true),
             (format!("data:text/plain;base64,{}", base64("#EXTM3U\n/x\n")), true),
@@ -67,7 +67,7 @@ mod tests {
             ("data:,".to_owned(), false),
             ("https://h/data:,#EXTM3U".to_owned(), false),
         ] {
-            assert_eq!(contains_playlist(&reference), is, "{reference:.80}");
+            assert_eq!(contains_playlist(&reference), expected, "{reference:.80}");
         }
     }
 }

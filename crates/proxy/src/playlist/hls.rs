@@ -297,7 +297,7 @@ fn attribute_values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
     let mut next_start = line.find(':').map(|at| at + 1);
     std::iter::from_fn(move || {
         let start = next_start.take()?;
-        let list = line.get(start..).filter(|rest| !rest.is_empty())?;
+        let list = line.get(start..).filter(|remaining| !remaining.is_empty())?;
         let equals = list.find('=')?;
         let name = list.get(..equals).unwrap_or_default();
         // Text before the comma is an attribute without a value.
@@ -318,7 +318,7 @@ fn attribute_values(line: &str) -> impl Iterator<Item = (&str, Range<usize>)> {
                 }
             }
         };
-        let comma = line.get(value_start + consumed..).and_then(|rest| rest.find(','));
+        let comma = line.get(value_start + consumed..).and_then(|remaining| remaining.find(','));
         next_start = comma.map(|comma| value_start + consumed + comma + 1);
         Some((name, range))
     })

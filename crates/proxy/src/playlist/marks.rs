@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn marks_are_stripped_and_the_least_local_one_counts() {
-        for (path, zone, rest) in [
+        for (path, zone, stripped) in [
             ("/https://h/f?x", None, "/https://h/f?x"),
             ("/from-list/https://h/f?x", Some(AddressZone::Internet), "/https://h/f?x"),
             ("/from-list-local/http://h/", Some(AddressZone::Host), "/http://h/"),
@@ -197,7 +197,7 @@ mod tests {
             ("/", None, "/"),
             ("", None, ""),
         ] {
-            assert_eq!(strip_marks(path), (zone, rest), "{path}");
+            assert_eq!(strip_marks(path), (zone, stripped), "{path}");
         }
     }
 
@@ -246,9 +246,9 @@ mod tests {
         let plain = "\"/http://10.0.0.1:81/x\" /http:/h/y";
         mark_requests((plain, TextForm::Lines), mark_for(AddressZone::Internet), "127.0.0.1:8480", &mut budget)
             .unwrap();
-        let has = |url: &str| budget.urls.contains(&url.parse().unwrap());
-        assert!(has("http://10.0.0.1:81/") && has("http://h/"));
-        assert!(!has("http://10.0.0.1/x") && !has("https://h/y"));
+        let contains = |url: &str| budget.urls.contains(&url.parse().unwrap());
+        assert!(contains("http://10.0.0.1:81/") && contains("http://h/"));
+        assert!(!contains("http://10.0.0.1/x") && !contains("https://h/y"));
     }
 
     proptest::proptest! {

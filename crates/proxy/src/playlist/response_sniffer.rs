@@ -232,10 +232,10 @@ mod tests {
     #[test]
     fn an_unknown_coding_is_accepted_for_media_only() {
         for encoding in ["zstd", "dcb", "gzip;q=1", "gzip, zstd", "gzip, gzip, gzip"] {
-            let of = |body: &[u8]| ResponseSniffer::new(Some(encoding), None, 0).sniff(body);
-            assert_eq!(of(b"\x28\xb5\x2f\xfd\x04\0\0\0\0"), SniffResult::UnknownEncoding, "{encoding}");
-            assert_eq!(of(b"\x28\xb5"), SniffResult::NeedMore, "{encoding}");
-            assert_eq!(of(b"\0\0\0\x18ftypmp42"), SniffResult::NotAPlaylist, "{encoding}");
+            let sniff = |body: &[u8]| ResponseSniffer::new(Some(encoding), None, 0).sniff(body);
+            assert_eq!(sniff(b"\x28\xb5\x2f\xfd\x04\0\0\0\0"), SniffResult::UnknownEncoding, "{encoding}");
+            assert_eq!(sniff(b"\x28\xb5"), SniffResult::NeedMore, "{encoding}");
+            assert_eq!(sniff(b"\0\0\0\x18ftypmp42"), SniffResult::NotAPlaylist, "{encoding}");
         }
         let damaged = |body: &[u8]| ResponseSniffer::new(Some("br"), None, 0).sniff(body);
         assert_eq!(
@@ -254,12 +254,12 @@ mod tests {
 
     #[test]
     fn text_that_is_declared_a_playlist_is_one() {
-        let of =
+        let sniff =
             |body: &[u8], end| ResponseSniffer::new(None, Some(PlaylistFormat::Hls), 0).sniff_at_end(body, end);
-        assert_eq!(of(b"http://h/stream\n", BodyEnd::Complete), PLAYLIST);
-        assert_eq!(of("h\u{e9}".as_bytes(), BodyEnd::Complete), PLAYLIST);
-        assert_eq!(of(b"http", BodyEnd::Partial), SniffResult::NotAPlaylist);
-        assert_eq!(of(b"\x47\x40\x11\x10", BodyEnd::Complete), SniffResult::NotAPlaylist);
+        assert_eq!(sniff(b"http://h/stream\n", BodyEnd::Complete), PLAYLIST);
+        assert_eq!(sniff("h\u{e9}".as_bytes(), BodyEnd::Complete), PLAYLIST);
+        assert_eq!(sniff(b"http", BodyEnd::Partial), SniffResult::NotAPlaylist);
+        assert_eq!(sniff(b"\x47\x40\x11\x10", BodyEnd::Complete), SniffResult::NotAPlaylist);
         let first = |body: &[u8]| ResponseSniffer::new(None, Some(PlaylistFormat::Hls), 0).sniff(body);
         assert_eq!(first(b"http://h/stream\n"), SniffResult::NeedMore);
         assert_eq!(first(&b"http://h/stream\n".repeat(32)), PLAYLIST);

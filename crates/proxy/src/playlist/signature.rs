@@ -181,7 +181,7 @@ mod tests {
     fn playlists_are_detected_by_their_first_bytes_and_other_bodies_by_one() {
         let playlist = Signature::Playlist(PlaylistFormat::Hls);
         let manifest = Signature::Playlist(PlaylistFormat::Dash);
-        for (text, is) in [
+        for (text, expected) in [
             ("#EXTM3U\n", playlist),
             ("\u{feff}\r\n  #EXTM3U8", playlist),
             ("<MPD>", manifest),
@@ -212,17 +212,17 @@ mod tests {
             ("<!-", Signature::NeedMore),
             ("<M", Signature::NeedMore),
         ] {
-            assert_eq!(sniff_bytes(text.as_bytes()), is, "{text:?}");
+            assert_eq!(sniff_bytes(text.as_bytes()), expected, "{text:?}");
         }
         assert_eq!(sniff_bytes(b"\xef\xbb"), Signature::NeedMore);
         assert_eq!(sniff_bytes(b"\x1f\x8b\x08"), Signature::NotAPlaylist);
         for (mark, encode) in [(0xfeff_u16, u16::to_le_bytes as fn(u16) -> [u8; 2]), (0xfeff, u16::to_be_bytes)] {
-            let of =
+            let encode_text =
                 |text: &str| std::iter::once(mark).chain(text.encode_utf16()).flat_map(encode).collect::<Vec<u8>>();
-            assert_eq!(sniff_bytes(&of("#EXTM3U\né")), playlist);
-            assert_eq!(sniff_bytes(&of("<?xml version='1.0' encoding='UTF-16'?><MPD>")), manifest);
-            assert_eq!(sniff_bytes(&of("#EX")), Signature::NeedMore);
-            assert_eq!(sniff_bytes(&of("é")), Signature::NotAPlaylist);
+            assert_eq!(sniff_bytes(&encode_text("#EXTM3U\né")), playlist);
+            assert_eq!(sniff_bytes(&encode_text("<?xml version='1.0' encoding='UTF-16'?><MPD>")), manifest);
+            assert_eq!(sniff_bytes(&encode_text("#EX")), Signature::NeedMore);
+            assert_eq!(sniff_bytes(&encode_text("é")), Signature::NotAPlaylist);
         }
     }
 

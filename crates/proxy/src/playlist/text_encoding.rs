@@ -104,7 +104,7 @@ pub(crate) fn is_ascii_compatible(encoding: &str) -> bool {
 }
 
 fn encoding_range(text: &str) -> Option<Range<usize>> {
-    let end = text.strip_prefix("<?xml").and_then(|rest| rest.find("?>"))?;
+    let end = text.strip_prefix("<?xml").and_then(|remaining| remaining.find("?>"))?;
     let declaration = text.get(.."<?xml".len() + end)?;
     let at = declaration.to_ascii_lowercase().find("encoding")?;
     let open = at + declaration.get(at..)?.find(['"', '\''])?;
@@ -182,10 +182,10 @@ mod tests {
             assert_eq!(declare_utf8(text.to_owned()), want);
         }
         assert_eq!(declared_encoding("\u{feff}<?xml version='1.0' encoding='UTF-7'?><MPD/>"), Some("UTF-7"));
-        for (name, is) in
+        for (name, expected) in
             [("utf-8", true), ("ISO-8859-15", true), ("UTF-7", false), ("IBM037", false), ("UCS-4", false)]
         {
-            assert_eq!(is_ascii_compatible(name), is, "{name}");
+            assert_eq!(is_ascii_compatible(name), expected, "{name}");
         }
     }
 

@@ -202,13 +202,13 @@ pub(crate) mod tests {
     pub(crate) fn context(requested: &str, origin: &str) -> RewriteContext {
         let player = Url::parse(&format!("{PROXY_PREFIX}{requested}")).unwrap();
         let origin = Url::parse(origin).unwrap();
-        let own = Url::parse(requested).unwrap().host_str().map(str::to_owned);
+        let host = Url::parse(requested).unwrap().host_str().map(str::to_owned);
         RewriteContext {
             source_url: origin,
             player_url: player,
             proxy_prefix: PROXY_PREFIX.to_owned(),
             mark: "from-list/",
-            unmarked_host: own,
+            unmarked_host: host,
         }
     }
 

@@ -312,9 +312,9 @@ fn unescape_lenient(text: &str) -> Cow<'_, str> {
 /// Finds a reference that XML parsers reject, but HTML parsers resolve to a character that matters in URLs.
 pub(crate) fn html_only_reference(text: &str) -> Option<&str> {
     text.match_indices('&').find_map(|(ampersand, _)| {
-        let rest = text.get(ampersand + 1..)?;
-        let number = rest.strip_prefix('#');
-        let name = number.unwrap_or(rest);
+        let remaining = text.get(ampersand + 1..)?;
+        let number = remaining.strip_prefix('#');
+        let name = number.unwrap_or(remaining);
         let (name, after) = name.split_at(name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len()));
         let is_terminated = after.starts_with(';');
         match number {
@@ -331,11 +331,11 @@ pub(crate) fn lenient_text(text: &str) -> String {
     while let Some((before, after)) = remaining.split_once("<!") {
         out.push_str(before);
         remaining = if let Some(comment) = after.strip_prefix("--") {
-            comment.split_once("-->").map_or("", |(_, rest)| rest)
+            comment.split_once("-->").map_or("", |(_, remaining)| remaining)
         } else if let Some(inner) = after.strip_prefix("[CDATA[") {
-            let (inner, rest) = inner.split_once("]]>").unwrap_or((inner, ""));
+            let (inner, remaining) = inner.split_once("]]>").unwrap_or((inner, ""));
             out.push_str(inner);
-            rest
+            remaining
         } else {
             out.push_str("<!");
             after

@@ -204,7 +204,7 @@ impl Sessions {
         requested: RequestedRange,
         timeout: Duration,
     ) -> Result<(ResponseHead, ResponseBody), RequestError> {
-        let links = self.links_beside_playback(session)?;
+        let links = self.links_for_single_request(session)?;
         let request = SingleLinkRequest { timeout, ..session.single_link_request(upstream_range(requested, None)) };
         session.delivery.set_status("one response over one link: the server delays it until the part exists");
         passthrough(SingleLinkResponse::request(&self.links.network, &links, &request).await?)
@@ -252,12 +252,15 @@ impl Sessions {
         session: &Session,
         range: RequestRange,
     ) -> Result<SingleLinkResponse, RequestError> {
-        let links = self.links_beside_playback(session)?;
+        let links = self.links_for_single_request(session)?;
         Ok(SingleLinkResponse::request(&self.links.network, &links, &session.single_link_request(range)).await?)
     }
 
     /// The interfaces for a single request during playback: links on standby come last, so that their radios stay idle.
-    pub(crate) fn links_beside_playback(&self, session: &Session) -> Result<Vec<Option<Interface>>, RequestError> {
+    pub(crate) fn links_for_single_request(
+        &self,
+        session: &Session,
+    ) -> Result<Vec<Option<Interface>>, RequestError> {
         let mut links = self.links.ranked_for_url(&session.url)?;
         let playbacks = self.playbacks.borrow();
         let is_standby_link = |link: &Option<Interface>| {

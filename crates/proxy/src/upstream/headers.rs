@@ -287,8 +287,8 @@ mod tests {
     #[test]
     fn a_program_s_fields_are_sent_to_the_origin_that_it_named() {
         let sent = upstream_headers(&PLAYER);
-        let own = sent.headers_for(&Url::parse("https://h/seg.ts").unwrap());
-        assert_eq!(names(&own), ["authorization", "cookie", "origin", "referer", "user-agent", "x-token"]);
+        let headers = sent.headers_for(&Url::parse("https://h/seg.ts").unwrap());
+        assert_eq!(names(&headers), ["authorization", "cookie", "origin", "referer", "user-agent", "x-token"]);
         for other in ["https://cdn/seg.ts", "http://h/seg.ts", "https://h:8443/seg.ts"] {
             let fields = sent.headers_for(&Url::parse(other).unwrap());
             assert_eq!(names(&fields), ["origin", "referer", "user-agent"], "{other}");
@@ -302,20 +302,20 @@ mod tests {
         let mut pairs = PLAYER.to_vec();
         pairs.push(("sec-fetch-site", "same-site"));
         pairs.push(("accept-language", "de"));
-        let own = upstream_headers(&pairs).headers_for(&Url::parse("https://h/seg.ts").unwrap());
-        assert_eq!(names(&own), ["accept-language", "referer", "user-agent"]);
+        let headers = upstream_headers(&pairs).headers_for(&Url::parse("https://h/seg.ts").unwrap());
+        assert_eq!(names(&headers), ["accept-language", "referer", "user-agent"]);
     }
 
     #[test]
     fn referers_of_the_proxy_and_hop_by_hop_fields_are_not_forwarded() {
         let page = "http://localhost:8480/https://me:secret@a.example/list";
-        let own = upstream_headers(&[
+        let headers = upstream_headers(&[
             ("referer", page),
             ("connection", "x-hop, close"),
             ("x-hop", "1"),
             ("te", "trailers"),
         ]);
-        assert!(own.headers_for(&own.origin_url).is_empty());
+        assert!(headers.headers_for(&headers.origin_url).is_empty());
         let long = request(&[("x-a", Box::leak("a".repeat(MAX_HEADER_BYTES).into_boxed_str()))]);
         assert_eq!(PlayerHeaders::from_request(&long, listener()), None);
     }
@@ -337,24 +337,25 @@ mod tests {
             PlayerHeaders::from_request(&request(&[("cookie", cookie)]), listener()).unwrap()
         };
         let login = ("me".to_owned(), "pw".to_owned());
-        let of = |player: &str, login, fields: PlayerHeaders| jars.jar_of(player, fields.user_id(player, login));
+        let jar_of =
+            |player: &str, login, fields: PlayerHeaders| jars.jar_of(player, fields.user_id(player, login));
         let all = [
-            of("p", None, fields("a=1")),
-            of("p", None, fields("a=2")),
-            of("q", None, fields("a=1")),
-            of("p", Some(&login), fields("a=1")),
+            jar_of("p", None, fields("a=1")),
+            jar_of("p", None, fields("a=2")),
+            jar_of("q", None, fields("a=1")),
+            jar_of("p", Some(&login), fields("a=1")),
         ];
         for (n, one) in all.iter().enumerate() {
             assert!(!all.iter().skip(n + 1).any(|other| Rc::ptr_eq(one, other)), "{n}");
         }
-        assert!(Rc::ptr_eq(&all[0], &of("p", None, fields("a=1"))));
+        assert!(Rc::ptr_eq(&all[0], &jar_of("p", None, fields("a=1"))));
         let other = [("cookie", "a=1"), ("accept", "*/*"), ("cmcd-request", "bl=2000")];
         let other = PlayerHeaders::from_request(&request(&other), listener()).unwrap();
-        assert!(Rc::ptr_eq(&all[0], &of("p", None, other)), "fields of one request make no other user");
+        assert!(Rc::ptr_eq(&all[0], &jar_of("p", None, other)), "fields of one request make no other user");
         for n in 0..2 * MAX_JARS {
-            of(&format!("192.0.2.1 {n}"), None, fields("a=1"));
+            jar_of(&format!("192.0.2.1 {n}"), None, fields("a=1"));
             assert!(jars.entries.borrow().len() <= MAX_JARS);
         }
-        assert!(Rc::ptr_eq(&all[2], &of("q", None, fields("a=1"))), "another client keeps its own");
+        assert!(Rc::ptr_eq(&all[2], &jar_of("q", None, fields("a=1"))), "another client keeps its own");
     }
 }

@@ -23,7 +23,7 @@ pub struct ByteStreams {
 struct Piece {
     start: u64,
     end: u64,
-    what: PieceContent,
+    content: PieceContent,
 }
 
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl ByteStreams {
         let mut at = from;
         for piece in pieces.iter().skip(first).take_while(|piece| piece.start < to) {
             let (start, end) = (at - piece.start, to.min(piece.end) - piece.start);
-            match &piece.what {
+            match &piece.content {
                 PieceContent::Text(text) => {
                     bytes.extend_from_slice(text.get(index(start)..index(end)).unwrap_or(&[]))
                 }
@@ -111,9 +111,9 @@ pub(super) fn etag(name: u64) -> String {
 pub(super) fn append_bytes(bytes: &mut Vec<u8>, name: u64, from: u64, to: u64) {
     let mut at = from;
     while at < to {
-        let word = scramble(name, at / 8).to_le_bytes();
+        let block = scramble(name, at / 8).to_le_bytes();
         let (first, last) = (index(at % 8), index((to - at / 8 * 8).min(8)));
-        bytes.extend_from_slice(word.get(first..last).unwrap_or(&[]));
+        bytes.extend_from_slice(block.get(first..last).unwrap_or(&[]));
         at = (at / 8 + 1) * 8;
     }
 }
@@ -126,9 +126,9 @@ fn response_head(name: u64, length: u64) -> String {
     )
 }
 
-fn push(pieces: &mut Vec<Piece>, length: u64, what: PieceContent) {
+fn push(pieces: &mut Vec<Piece>, length: u64, content: PieceContent) {
     let start = end(pieces);
-    pieces.push(Piece { start, end: start + length, what });
+    pieces.push(Piece { start, end: start + length, content });
 }
 
 fn end(pieces: &[Piece]) -> u64 {
@@ -136,8 +136,8 @@ fn end(pieces: &[Piece]) -> u64 {
 }
 
 /// A different word for each resource and offset.
-const fn scramble(name: u64, word: u64) -> u64 {
-    let z = (name << 40 ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+const fn scramble(name: u64, index: u64) -> u64 {
+    let z = (name << 40 ^ index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ (z >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z ^ (z >> 32)
 }
@@ -158,10 +158,10 @@ mod tests {
         script.exchanges.push(Exchange { response: 77, ..script.exchanges[0] });
         let content = ByteStreams::new(&script, 0, "192.0.2.1:80".parse().unwrap());
         let end = *content.responses().last().unwrap();
-        let whole = content.bytes(Direction::Down, 0, end);
-        assert!(whole.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        let response = content.bytes(Direction::Down, 0, end);
+        assert!(response.starts_with(b"HTTP/1.1 200 OK\r\n"));
         for (from, to) in [(0, 1), (3, 200), (100, 400), (20_000, end - 5), (end - 3, end)] {
-            assert_eq!(content.bytes(Direction::Down, from, to), &whole[index(from)..index(to)], "{from}..{to}");
+            assert_eq!(content.bytes(Direction::Down, from, to), &response[index(from)..index(to)], "{from}..{to}");
         }
         let request = content.bytes(Direction::Up, 0, content.requests()[0]);
         assert!(request.starts_with(b"GET /1 HTTP/1.1\r\n") && request.ends_with(b"\r\n\r\n"));

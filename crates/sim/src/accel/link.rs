@@ -46,10 +46,10 @@ impl Links {
     /// When a link's gateway replies to a probe that is sent now, if it receives it.
     pub(super) fn probe_reply_at(&mut self, id: LinkId, now: Instant) -> Option<Instant> {
         let spec = self.spec(id)?;
-        let (loss, takes) = (spec.loss.mean(), (spec.rtt / 8).min(MAX_GATEWAY_RTT));
-        let takes = if id == Scenario::PRIMARY { takes } else { takes + self.queueing_delay(id) };
+        let (loss, delay) = (spec.loss.mean(), (spec.rtt / 8).min(MAX_GATEWAY_RTT));
+        let delay = if id == Scenario::PRIMARY { delay } else { delay + self.queueing_delay(id) };
         let lost = self.rng.bernoulli(loss) || self.rng.bernoulli(loss);
-        let at = now + takes + Duration::from_micros(500 + self.rng.below(1000));
+        let at = now + delay + Duration::from_micros(500 + self.rng.below(1000));
         (!lost && !self.is_down(id, now) && !self.is_down(id, at)).then_some(at)
     }
 

@@ -62,8 +62,8 @@ impl MalformedPackets {
         for _ in 0..=self.rng.below(4) {
             let offset = from + self.rng.below(end.saturating_sub(from));
             let byte = self.byte();
-            if let Some(old) = usize::try_from(offset).ok().and_then(|offset| bytes.get_mut(offset)) {
-                *old = byte;
+            if let Some(target) = usize::try_from(offset).ok().and_then(|offset| bytes.get_mut(offset)) {
+                *target = byte;
             }
         }
         bytes

@@ -87,8 +87,8 @@ impl MirroredServers {
             return;
         }
         let Some(server) = known.and_then(|at| self.servers.get_mut(at)) else { return };
-        let place = ReadPosition { next: server.socket.in_order_bytes(), una: server.socket.snd_una() };
-        let Read::Segment(segment) = server.params.read(Direction::Up, &view, place, now) else { return };
+        let position = ReadPosition { next: server.socket.in_order_bytes(), una: server.socket.snd_una() };
+        let Read::Segment(segment) = server.params.read(Direction::Up, &view, position, now) else { return };
         server.socket.on_segment(now, &segment);
         if server.content.is_none() && !view.payload().is_empty() {
             server.respond(view.payload(), scripts);
@@ -119,13 +119,13 @@ impl MirroredServers {
 impl MirroredServer {
     fn respond(&mut self, request: &[u8], scripts: &[FlowScript]) {
         let text = String::from_utf8_lossy(request);
-        let path = text.strip_prefix("GET /").and_then(|rest| rest.split_once(' ')).map(|(path, _)| path);
+        let path = text.strip_prefix("GET /").and_then(|remaining| remaining.split_once(' ')).map(|(path, _)| path);
         let name = path.and_then(|path| path.parse::<u64>().ok());
         let exchanges = scripts.get(self.server_index).map_or(&[][..], |script| &script.exchanges);
-        let of = |k: u64| resource_id(self.server_index as u64, k);
-        let found = exchanges.iter().zip(0..).find(|(_, k)| Some(of(*k)) == name && text.ends_with("\r\n\r\n"));
+        let id_of = |k: u64| resource_id(self.server_index as u64, k);
+        let found = exchanges.iter().zip(0..).find(|(_, k)| Some(id_of(*k)) == name && text.ends_with("\r\n\r\n"));
         if let Some((exchange, k)) = found {
-            let content = ByteStreams::single_response(of(k), exchange.response);
+            let content = ByteStreams::single_response(id_of(k), exchange.response);
             self.socket.write(DataSize::from_bytes(content.responses().last().copied().unwrap_or(0)));
             self.content = Some(content);
         } else {

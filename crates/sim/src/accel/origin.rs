@@ -75,8 +75,8 @@ impl OriginServer {
         let (rate, rtt) = link_info;
         let mut missing = Vec::new();
         for ((from, to), range) in fetch.ranges.iter().zip(0_u32..) {
-            let late = self.rng.below(u64::try_from(self.behavior.max_delay.as_millis()).unwrap_or(0) + 1);
-            let start = now + rtt + rtt / 2 + Duration::from_millis(late);
+            let extra_ms = self.rng.below(u64::try_from(self.behavior.max_delay.as_millis()).unwrap_or(0) + 1);
+            let start = now + rtt + rtt / 2 + Duration::from_millis(extra_ms);
             if self.rng.bernoulli(self.behavior.failure) {
                 self.failures.insert((start, fetch.id.0, range));
             }
@@ -117,8 +117,8 @@ impl OriginServer {
             let Some(open) = self.fetches.get(&piece.fetch) else { continue };
             let link = open.fetch.link;
             if self.is_missing(piece) {
-                let patience = rtt(link) * 2 + RETRY_AFTER * (1 << tries.min(2));
-                self.due.insert((now + patience, piece), tries + 1);
+                let retry_delay = rtt(link) * 2 + RETRY_AFTER * (1 << tries.min(2));
+                self.due.insert((now + retry_delay, piece), tries + 1);
                 return Some((link, piece));
             }
         }
@@ -148,8 +148,8 @@ impl OriginServer {
                 return Some(answer);
             }
         }
-        let late = |(_, open): &(&u64, &PendingFetch)| now.since(open.since) >= FETCH_TIMEOUT;
-        let (&fetch, open) = self.fetches.iter().find(late)?;
+        let is_timed_out = |(_, open): &(&u64, &PendingFetch)| now.since(open.since) >= FETCH_TIMEOUT;
+        let (&fetch, open) = self.fetches.iter().find(is_timed_out)?;
         let range = open.missing.iter().position(Option::is_some).and_then(|range| u32::try_from(range).ok())?;
         self.respond(fetch, range, None)
     }
@@ -158,8 +158,8 @@ impl OriginServer {
     pub(super) fn next(&self) -> Option<Instant> {
         let due = self.due.first_key_value().map(|((at, _), _)| *at);
         let bad = self.failures.first().map(|(at, ..)| *at);
-        let late = self.fetches.values().map(|open| open.since + FETCH_TIMEOUT).min();
-        [due, bad, late].into_iter().flatten().min()
+        let timeout_at = self.fetches.values().map(|open| open.since + FETCH_TIMEOUT).min();
+        [due, bad, timeout_at].into_iter().flatten().min()
     }
 
     fn is_missing(&self, piece: Piece) -> bool {
@@ -186,7 +186,8 @@ fn find_resource(
     servers: &[std::net::SocketAddr],
 ) -> Result<(u64, u64), String> {
     let n = servers.iter().position(|server| *server == fetch.server).ok_or("another server")?;
-    let path = fetch.request.strip_prefix("GET /").and_then(|rest| rest.split_once(' ')).map(|(path, _)| path);
+    let path =
+        fetch.request.strip_prefix("GET /").and_then(|remaining| remaining.split_once(' ')).map(|(path, _)| path);
     let name: u64 =
         path.and_then(|path| path.parse().ok()).ok_or_else(|| format!("request {:?}", fetch.request))?;
     let exchanges = scripts.get(n).map_or(&[][..], |script| &script.exchanges);

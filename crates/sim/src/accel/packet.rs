@@ -77,7 +77,7 @@ impl WireParams {
 
     /// The packet of a segment.
     pub(super) fn emit(&self, direction: Direction, segment: &Segment, content: &ByteStreams) -> Vec<u8> {
-        let [own, other] = self.ends(direction);
+        let [local, other] = self.ends(direction);
         let flow = if direction == Direction::Up { self.flow } else { self.flow.reversed() };
         let payload = content.bytes(direction, segment.seqs.start, segment.seqs.end);
         let Bits { syn, ack, fin, rst } = segment.flags;
@@ -89,11 +89,11 @@ impl WireParams {
         let new = NewSegment {
             four_tuple: flow,
             ip_params: IpParams::default(),
-            seq: if syn { Seq::new(self.first_seqs[own]) } else { self.seq(own, segment.seqs.start) },
+            seq: if syn { Seq::new(self.first_seqs[local]) } else { self.seq(local, segment.seqs.start) },
             ack: if ack { self.seq(other, segment.ack) } else { Seq::default() },
             flags,
             window: u16::try_from(scaled).unwrap_or(u16::MAX),
-            options: self.options(own, other, segment),
+            options: self.options(local, other, segment),
             payload: &payload,
         };
         new.emit().unwrap_or_default()
@@ -101,12 +101,12 @@ impl WireParams {
 
     /// The segment of a packet, as its receiver reads it.
     pub(super) fn read(&self, direction: Direction, packet: &View<'_>, at: ReadPosition, now: Instant) -> Read {
-        let [own, other] = self.ends(direction);
+        let [local, other] = self.ends(direction);
         let flags = packet.flags();
         let syn = flags.contains(Flags::SYN);
         let ack = packet.ack();
         let (start, end) = (packet.payload_range().start, packet.payload_range().end);
-        let Some(start) = self.near(own, start, at.next) else {
+        let Some(start) = self.near(local, start, at.next) else {
             return Read::Invalid("a number before its stream");
         };
         let Some(acked) = self.near(other, ack.unwrap_or_else(|| self.seq(other, 0)), at.una) else {
@@ -115,7 +115,7 @@ impl WireParams {
         let (sent, echo) = match (packet.timestamps(), self.timestamps) {
             (Some(timestamps), true) => {
                 let echo = ack.map(|_| self.instant(other, timestamps.ts_ecr, now));
-                (self.instant(own, timestamps.ts_val, now), echo)
+                (self.instant(local, timestamps.ts_val, now), echo)
             }
             (None, false) => (now, None),
             (Some(_), false) => return Read::Invalid("timestamps that were not agreed on"),
@@ -155,8 +155,8 @@ impl WireParams {
 
     /// The sequence number that an ICMP message about a segment of this direction means for its sender.
     pub(super) fn number(&self, direction: Direction, seq: Seq, una: u64) -> Option<u64> {
-        let [own, _] = self.ends(direction);
-        self.near(own, seq, una)
+        let [local, _] = self.ends(direction);
+        self.near(local, seq, una)
     }
 
     const fn ends(&self, direction: Direction) -> [usize; 2] {
@@ -175,21 +175,21 @@ impl WireParams {
         near.checked_add_signed(i64::from(seq.offset_from(self.seq(end, near))))
     }
 
-    fn stamp(&self, end: usize, at: Instant) -> TcpTimestamp {
+    fn timestamp_at(&self, end: usize, at: Instant) -> TcpTimestamp {
         let millis = at.as_nanos() / 1_000_000;
         TcpTimestamp::new(self.first_timestamps[end].wrapping_add((millis & u64::from(u32::MAX)) as u32))
     }
 
     fn instant(&self, end: usize, ts_val: TcpTimestamp, now: Instant) -> Instant {
         let millis = now.as_nanos() / 1_000_000;
-        let by = ts_val.since(self.stamp(end, now));
+        let by = ts_val.since(self.timestamp_at(end, now));
         Instant::from_millis(millis.saturating_add_signed(i64::from(by)))
     }
 
-    fn options(&self, own: usize, other: usize, segment: &Segment) -> OptionList {
+    fn options(&self, local: usize, other: usize, segment: &Segment) -> OptionList {
         let timestamps = self.timestamps.then(|| Timestamps {
-            ts_val: self.stamp(own, segment.ts_val),
-            ts_ecr: segment.ts_ecr.map_or(TcpTimestamp::default(), |echo| self.stamp(other, echo)),
+            ts_val: self.timestamp_at(local, segment.ts_val),
+            ts_ecr: segment.ts_ecr.map_or(TcpTimestamp::default(), |echo| self.timestamp_at(other, echo)),
         });
         if !segment.flags.syn {
             let mut sacks = SackBlocks::default();

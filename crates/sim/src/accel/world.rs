@@ -187,12 +187,12 @@ impl World {
         if !self.connections.iter().all(TcpPair::is_over) {
             return;
         }
-        let kept = self.accelerator().map(|machine| machine.flows(self.now)).unwrap_or_default();
-        if let Some(first) = kept.first() {
+        let flows = self.accelerator().map(|machine| machine.flows(self.now)).unwrap_or_default();
+        if let Some(first) = flows.first() {
             let first = format!("{:?} with {} ACKs", first.flow, first.acks);
             self.report_defect(format!(
                 "{} flows are kept {IDLE_TIME:?} after the last one's end: {first}",
-                kept.len()
+                flows.len()
             ));
         }
         if ticks > MAX_IDLE_TICKS {
@@ -373,12 +373,12 @@ impl World {
         if let Some((n, message)) = self.unreachable_of(bytes, Direction::Down) {
             return self.on_unreachable(n, Direction::Down, message.seq);
         }
-        let Some((n, view)) = self.flow_of(bytes, Direction::Up) else {
+        let Some((conn_index, view)) = self.flow_of(bytes, Direction::Up) else {
             let servers: Vec<_> = self.connections.iter().map(|pair| pair.params.flow).collect();
             self.mirrored_servers.on_packet(self.now, link, bytes, &self.scenario.flows, &servers);
             return;
         };
-        let Some(pair) = self.connections.get_mut(n) else { return };
+        let Some(pair) = self.connections.get_mut(conn_index) else { return };
         let read = pair.params.read(Direction::Up, &view, pair.read_position(Direction::Up), self.now);
         if let Read::Segment(segment) = read {
             let due = pair.content.bytes(Direction::Up, segment.seqs.start, segment.seqs.end);
@@ -386,12 +386,15 @@ impl World {
             pair.on_server(self.now, &segment);
             // ACKs of the killed accelerator may still have been in flight.
             if self.log.is_some() && pair.acknowledged() > pair.received() {
-                self.lost_early_acked.insert(n);
+                self.lost_early_acked.insert(conn_index);
             }
             if !is_right {
-                self.report_defect(format!("flow {n}: wrong bytes at the server within {:?}", segment.seqs));
+                self.report_defect(format!(
+                    "flow {conn_index}: wrong bytes at the server within {:?}",
+                    segment.seqs
+                ));
             }
-            self.run_connection(n);
+            self.run_connection(conn_index);
         }
     }
 
@@ -427,10 +430,10 @@ impl World {
     }
 
     /// The client's stack sends a segment.
-    fn send_from_client(&mut self, n: usize, segment: &Segment) {
-        let Some(pair) = self.connections.get(n) else { return };
+    fn send_from_client(&mut self, conn_index: usize, segment: &Segment) {
+        let Some(pair) = self.connections.get(conn_index) else { return };
         let bytes = pair.params.emit(Direction::Up, segment, &pair.content);
-        if !self.is_accelerated(n) {
+        if !self.is_accelerated(conn_index) {
             self.links.push(Scenario::PRIMARY, Direction::Up, LinkPayload::Packet(bytes), self.now);
             return;
         }
@@ -438,7 +441,7 @@ impl World {
         if bytes.len() <= MAX_QUEUED_PACKET {
             self.push_input(Input::Outgoing(PacketBytes(bytes)));
         } else {
-            self.capture(n, Direction::Up, segment);
+            self.capture(conn_index, Direction::Up, segment);
             // It does not overtake packets that were held before it.
             self.events.push_back(Event::PassThrough(bytes));
         }
@@ -572,19 +575,19 @@ impl World {
         if let Some((n, message)) = self.unreachable_of(bytes, Direction::Up) {
             return self.on_unreachable(n, Direction::Up, message.seq);
         }
-        let Some((n, view)) = self.flow_of(bytes, Direction::Down) else {
+        let Some((conn_index, view)) = self.flow_of(bytes, Direction::Down) else {
             return self.report_defect("delivered: a packet of no flow".into());
         };
-        let Some(pair) = self.connections.get_mut(n) else { return };
+        let Some(pair) = self.connections.get_mut(conn_index) else { return };
         let read = pair.params.read(Direction::Down, &view, pair.read_position(Direction::Down), self.now);
         match InvariantChecker::check_delivered(pair, bytes, &read) {
-            Err(defect) => self.report_defect(format!("flow {n}: delivered: {defect}")),
+            Err(defect) => self.report_defect(format!("flow {conn_index}: delivered: {defect}")),
             Ok(segment) => {
                 pair.on_client(self.now, &segment);
                 if segment.flags.rst && pair.state() == Some(TcpState::Closed(TcpCloseReason::Reset)) {
-                    self.reset.insert(n);
+                    self.reset.insert(conn_index);
                 }
-                self.run_connection(n);
+                self.run_connection(conn_index);
             }
         }
     }
@@ -607,9 +610,9 @@ impl World {
         Some((self.connections.iter().position(|pair| pair.params.flow == flow)?, message))
     }
 
-    fn report_defect(&mut self, what: String) {
+    fn report_defect(&mut self, defect: String) {
         if self.outcome.defects.len() < MAX_DEFECTS {
-            self.outcome.defects.push(format!("{}: {what}", self.now));
+            self.outcome.defects.push(format!("{}: {defect}", self.now));
         }
     }
 }

@@ -245,10 +245,10 @@ mod tests {
     #[test]
     fn a_radio_with_higher_power_is_never_woken() {
         let lte = RateChain::new(&vec![Bitrate::from_mbps(10); 100], 4);
-        let (used, of) =
+        let (used, total) =
             MdpSchedule::new((&on_off(), &radio(500, 0)), (&lte, &with_tail(radio(1288, 0)))).second_link_states();
         // Two levels of the first link, one of the second, whose radio always sleeps.
-        assert_eq!((used, of), (0, 2));
+        assert_eq!((used, total), (0, 2));
     }
 
     #[test]
@@ -261,7 +261,7 @@ mod tests {
             [slow, fast].map(|at| schedule.choice(at, 3, false)),
             [InterfaceChoice::First, InterfaceChoice::Second]
         );
-        let (used, of) = schedule.second_link_states();
-        assert!(used > 0 && used < of && of <= 4, "{used} of {of}");
+        let (used, total) = schedule.second_link_states();
+        assert!(used > 0 && used < total && total <= 4, "{used} of {total}");
     }
 }

@@ -42,8 +42,8 @@ fn constant_links_have_the_playback_times_of_the_closed_form() {
         ("mobile", greenbag_case(4720, 4940, 6100, 117), 120.5),
     ];
     for (name, case, expected) in cases {
-        let ours = case.min_playback_time().unwrap().as_secs_f64();
-        assert!((ours - expected).abs() < 0.06, "{name}: {ours} instead of {expected}");
+        let computed = case.min_playback_time().unwrap().as_secs_f64();
+        assert!((computed - expected).abs() < 0.06, "{name}: {computed} instead of {expected}");
     }
 }
 
@@ -65,9 +65,9 @@ fn constant_links_have_the_energies_of_the_closed_form() {
         // At 3 Mbit/s a bin carries a whole number of grains; at other rates the bound needs finer grains.
         let grid = if name.starts_with("3+3") { Grid::default() } else { FINE_GRID };
         let optimum = case.min_energy(&RADIOS, secs(playback), grid).unwrap();
-        let (ours, low) = (optimum.energy.as_joules_f64(), optimum.lower_bound.as_joules_f64());
-        println!("{name:>12}: {ours:6.1} ({low:6.1}), expected {expected} ({bound})");
-        assert!((ours - expected).abs() < 0.006 * expected, "{name}: {ours} instead of {expected}");
+        let (computed, low) = (optimum.energy.as_joules_f64(), optimum.lower_bound.as_joules_f64());
+        println!("{name:>12}: {computed:6.1} ({low:6.1}), expected {expected} ({bound})");
+        assert!((computed - expected).abs() < 0.006 * expected, "{name}: {computed} instead of {expected}");
         assert!((low - bound).abs() < 0.01 * expected, "{name}: bound {low} instead of {bound}");
     }
 }

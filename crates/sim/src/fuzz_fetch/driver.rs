@@ -208,8 +208,8 @@ impl<M: Subject> Driver<M> {
             return Ok(());
         }
         let delay = player.read();
-        let (read_end, more) = (player.read_end, player.read_end < player.readable_end);
-        if more {
+        let (read_end, has_more) = (player.read_end, player.read_end < player.readable_end);
+        if has_more {
             self.schedule_read(delay);
         }
         if self.reader_window().is_none() {

@@ -196,7 +196,7 @@ impl HttpServer {
             Some(FaultKind::Reset(after)) => response.cut_body(after, BodyFault::Reset),
             Some(FaultKind::Stall(after)) => response.cut_body(after, BodyFault::Stalled),
             Some(FaultKind::Abort(after)) => response.cut_body(after, BodyFault::Aborted),
-            Some(FaultKind::Excess(more)) => response.body.range.end += more.bytes(),
+            Some(FaultKind::Excess(excess)) => response.body.range.end += excess.bytes(),
         }
         response
     }
@@ -287,12 +287,12 @@ const ERROR_PAGE: u64 = 150;
 mod tests {
     use super::*;
 
-    fn request(what: RequestRange) -> ServerRequest<'static> {
-        ServerRequest { range: what, if_range: None, is_last: false }
+    fn request(range: RequestRange) -> ServerRequest<'static> {
+        ServerRequest { range, if_range: None, is_last: false }
     }
 
-    fn response(server: &mut HttpServer, asking: ServerRequest<'_>) -> ServerResponse {
-        server.respond(0, Instant::ZERO, DataSize::ZERO, asking)
+    fn response(server: &mut HttpServer, request: ServerRequest<'_>) -> ServerResponse {
+        server.respond(0, Instant::ZERO, DataSize::ZERO, request)
     }
 
     #[test]
@@ -307,10 +307,10 @@ mod tests {
     #[test]
     fn a_failed_if_range_gets_the_whole_file() {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
-        let old = Validator::Etag("\"0\"".to_string());
-        let asking = ServerRequest { if_range: Some(&old), ..request(RequestRange::From(50)) };
-        let whole = response(&mut server, asking);
-        assert_eq!((whole.head.status, whole.body.range), (200, ByteRange::new(0, 100)));
+        let old_etag = Validator::Etag("\"0\"".to_string());
+        let conditional = ServerRequest { if_range: Some(&old_etag), ..request(RequestRange::From(50)) };
+        let full_response = response(&mut server, conditional);
+        assert_eq!((full_response.head.status, full_response.body.range), (200, ByteRange::new(0, 100)));
     }
 
     #[test]
@@ -326,7 +326,7 @@ mod tests {
         let mut server = HttpServer::new(DataSize::from_bytes(100));
         let since = AvailableFrom::Served(DataSize::from_bytes(60));
         server.versions.push(FileVersion { available: since, size: DataSize::from_bytes(70), validator: None });
-        let late = server.respond(0, Instant::ZERO, DataSize::from_bytes(60), request(RequestRange::Full));
-        assert_eq!(late.body, ResponseBody { version: Some(1), range: ByteRange::new(0, 70) });
+        let last_response = server.respond(0, Instant::ZERO, DataSize::from_bytes(60), request(RequestRange::Full));
+        assert_eq!(last_response.body, ResponseBody { version: Some(1), range: ByteRange::new(0, 70) });
     }
 }

@@ -123,8 +123,8 @@ fn one_connection_is_as_fast_as_kernel_tcp() {
 fn tls_costs_one_more_rtt() {
     let plain = HttpScenario::new(DataSize::from_bytes(10_000), [wifi(80, 20)]);
     let tls = HttpScenario { uses_tls: true, ..plain.clone() };
-    let more = millis(&run_single(tls).0) - millis(&run_single(plain).0);
-    assert!((20..=21).contains(&more), "{more} ms");
+    let extra_ms = millis(&run_single(tls).0) - millis(&run_single(plain).0);
+    assert!((20..=21).contains(&extra_ms), "{extra_ms} ms");
 }
 
 #[test]
@@ -155,13 +155,13 @@ fn equal_scenarios_give_equal_runs() {
 
 #[test]
 fn refused_truncated_and_reset_connections_are_reported() {
-    for (what, kind) in [
+    for (fault, kind) in [
         (FaultKind::RefuseConnection, ConnErrorKind::Refused),
         (FaultKind::Truncate(DataSize::from_kib(100)), ConnErrorKind::Truncated),
         (FaultKind::Reset(DataSize::from_kib(100)), ConnErrorKind::Reset),
     ] {
         let mut scenario = HttpScenario::new(megabytes_size(3), [wifi(20, 30)]);
-        scenario.server.faults.push(Fault::always(what));
+        scenario.server.faults.push(Fault::always(fault));
         let (outcome, machine) = run_single(scenario);
         assert_eq!(outcome.finished_at, None);
         let last_input = machine.inputs.last().map(|(_, input)| input.clone());

@@ -165,8 +165,8 @@ impl<P: Packet> HalfLink<P> {
         self.transmitter.set_rate(rate, now);
     }
 
-    pub(super) fn set_held(&mut self, held: bool, now: Instant) {
-        self.transmitter.set_held(held, now);
+    pub(super) fn set_held(&mut self, is_held: bool, now: Instant) {
+        self.transmitter.set_held(is_held, now);
     }
 
     pub(super) fn set_down(&mut self, is_down: bool) {

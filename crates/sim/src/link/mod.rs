@@ -266,12 +266,12 @@ impl<P: Packet> Link<P> {
         }
     }
 
-    fn set_held(&mut self, held: bool, now: Instant) {
-        if let (Some(channel), false) = (&mut self.channel, held) {
+    fn set_held(&mut self, is_held: bool, now: Instant) {
+        if let (Some(channel), false) = (&mut self.channel, is_held) {
             channel.hold_until(now);
         }
-        self.is_held = held;
-        self.half_links.iter_mut().for_each(|half| half.set_held(held, now));
+        self.is_held = is_held;
+        self.half_links.iter_mut().for_each(|half| half.set_held(is_held, now));
     }
 }
 

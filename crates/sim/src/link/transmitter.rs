@@ -125,9 +125,9 @@ impl Transmitter {
     }
 
     /// Pauses or resumes transmission.
-    pub(super) fn set_held(&mut self, held: bool, now: Instant) {
+    pub(super) fn set_held(&mut self, is_held: bool, now: Instant) {
         self.account_work(now);
-        self.is_held = held;
+        self.is_held = is_held;
     }
 
     /// Changes the rate from now on; replaces a trace.

@@ -120,7 +120,7 @@ fn check_command_rate(outcome: &MptcpOutcome, flows: usize) -> Result<(), String
     let minute = Duration::from_secs(60);
     let times = &outcome.command_times;
     for (at, first) in times.iter().enumerate() {
-        let count = times.get(at..).unwrap_or_default().iter().take_while(|later| later.since(*first) < minute);
+        let count = times.get(at..).unwrap_or_default().iter().take_while(|time| time.since(*first) < minute);
         let count = count.count();
         if count > MAX_COMMANDS_PER_MINUTE * flows {
             return Err(format!("{count} commands in a minute from {first} on, for {flows} connections"));

@@ -104,15 +104,15 @@ mod tests {
     #[test]
     fn gaps_are_filled_in_any_order_and_counted_once() {
         let mut reassembly = Reassembly::default();
-        let mut come = |at, len| {
+        let mut receive = |at, len| {
             reassembly.insert(DataRange { offset: at, len });
             (reassembly.next_offset(), reassembly.out_of_order_bytes(), reassembly.duplicate_bytes)
         };
-        assert_eq!(come(100, 50), (0, 50, 0));
-        assert_eq!(come(200, 50), (0, 100, 0));
-        assert_eq!(come(140, 70), (0, 150, 20));
-        assert_eq!(come(0, 100), (250, 0, 20));
-        assert_eq!(come(0, 260), (260, 0, 270));
+        assert_eq!(receive(100, 50), (0, 50, 0));
+        assert_eq!(receive(200, 50), (0, 100, 0));
+        assert_eq!(receive(140, 70), (0, 150, 20));
+        assert_eq!(receive(0, 100), (250, 0, 20));
+        assert_eq!(receive(0, 260), (260, 0, 270));
     }
 
     #[test]
@@ -120,19 +120,19 @@ mod tests {
         let mut random = RandomStream::new(5, "reassembly", 0, Purpose::Other);
         for _ in 0..200 {
             let (mut reassembly, mut bytes) = (Reassembly::default(), [false; 64]);
-            let mut came = 0;
+            let mut received = 0;
             for _ in 0..30 {
                 let (at, len) = (random.below(60), 1 + random.below(8));
                 let len = len.min(64 - at);
                 reassembly.insert(DataRange { offset: at, len });
-                came += len;
+                received += len;
                 for byte in &mut bytes[at as usize..(at + len) as usize] {
                     *byte = true;
                 }
                 let next = bytes.iter().take_while(|byte| **byte).count() as u64;
                 let all = bytes.iter().filter(|byte| **byte).count() as u64;
                 assert_eq!((reassembly.next_offset(), reassembly.out_of_order_bytes()), (next, all - next));
-                assert_eq!(reassembly.duplicate_bytes, came - all);
+                assert_eq!(reassembly.duplicate_bytes, received - all);
             }
         }
     }

@@ -53,8 +53,8 @@ impl ScriptedMachine {
         Self { steps, ..Self::default() }
     }
 
-    fn input_time(&self, is: impl Fn(&Input) -> bool) -> Option<Instant> {
-        self.inputs.iter().find(|(_, input)| is(input)).map(|(at, _)| *at)
+    fn input_time(&self, condition: impl Fn(&Input) -> bool) -> Option<Instant> {
+        self.inputs.iter().find(|(_, input)| condition(input)).map(|(at, _)| *at)
     }
 }
 

@@ -79,7 +79,7 @@ impl FromStr for Client {
         let error = || ClientError(s.to_string());
         let (name, only_link) = match s.split_once(':') {
             Some((_, "")) => return Err(error()),
-            Some((word, link)) => (word, Some(link.to_string())),
+            Some((name, link)) => (name, Some(link.to_string())),
             None => (s, None),
         };
         if let Some(connections) = name.strip_prefix("aria2-s") {

@@ -93,7 +93,7 @@ fn validate(file: ScenarioFile) -> Result<Scenario, FileProblem> {
         None => 1,
     };
     let clients_at = file.clients.span().start;
-    let clients: Vec<Client> = file.clients.into_inner().into_iter().map(|word| word.0).collect();
+    let clients: Vec<Client> = file.clients.into_inner().into_iter().map(|value| value.0).collect();
     if clients.is_empty() {
         return Err((clients_at, "clients is empty: write for example [\"marline\"]".into()));
     }
@@ -121,7 +121,7 @@ fn validate(file: ScenarioFile) -> Result<Scenario, FileProblem> {
     Ok(Scenario {
         name: defaults.name.into_inner(),
         description: file.description,
-        protocol: file.protocol.map_or(Protocol::Http, |word| word.0),
+        protocol: file.protocol.map_or(Protocol::Http, |value| value.0),
         runs,
         clients,
         cases,
@@ -181,8 +181,8 @@ fn check_name(name: &Spanned<String>) -> Result<(), FileProblem> {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     match name.get_ref() {
         text if !text.is_empty() && text.chars().all(plain) && !text.starts_with('.') => Ok(()),
-        word => {
-            Err((name.span().start, format!("`{word}` is not a valid name: use letters, digits, `-`, `_` and `.`")))
+        text => {
+            Err((name.span().start, format!("`{text}` is not a valid name: use letters, digits, `-`, `_` and `.`")))
         }
     }
 }

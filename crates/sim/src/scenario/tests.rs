@@ -112,11 +112,11 @@ fn a_scaled_case_keeps_its_proportions() {
 
 #[test]
 fn clients_round_trip_through_text() {
-    for word in ["marline", "single:wifi", "marline:lte", "bdp-limit", "aria2-s16", "curl", "curl:lte"] {
-        assert_eq!(word.parse::<Client>().unwrap().to_string(), word);
+    for client in ["marline", "single:wifi", "marline:lte", "bdp-limit", "aria2-s16", "curl", "curl:lte"] {
+        assert_eq!(client.parse::<Client>().unwrap().to_string(), client);
     }
-    for word in ["", "single", "single:", "aria2", "aria2-s0", "aria2-s17", "aria2-s2:wifi", "wget"] {
-        assert!(word.parse::<Client>().is_err(), "{word}");
+    for client in ["", "single", "single:", "aria2", "aria2-s0", "aria2-s17", "aria2-s2:wifi", "wget"] {
+        assert!(client.parse::<Client>().is_err(), "{client}");
     }
 }
 

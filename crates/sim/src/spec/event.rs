@@ -95,8 +95,8 @@ impl FromStr for LinkEvent {
 
     fn from_str(s: &str) -> Result<Self, SpecError> {
         let error = || SpecError::new("event", s, "TIME:LINK=CHANGE such as 3s:wifi=down");
-        let (at, rest) = s.split_once(':').ok_or_else(error)?;
-        let (link, change) = rest.split_once('=').ok_or_else(error)?;
+        let (at, remaining) = s.split_once(':').ok_or_else(error)?;
+        let (link, change) = remaining.split_once('=').ok_or_else(error)?;
         if link.is_empty() {
             return Err(error());
         }

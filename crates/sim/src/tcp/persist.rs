@@ -103,9 +103,9 @@ mod tests {
     fn the_interval_between_probes_doubles() {
         let (mut peer_window, step, longest) =
             (PeerWindow::default(), Duration::from_millis(250), Duration::from_secs(1));
-        let at = |room: &mut PeerWindow| {
-            let at = room.next_probe(Instant::ZERO, step, longest);
-            room.on_probe();
+        let at = |window: &mut PeerWindow| {
+            let at = window.next_probe(Instant::ZERO, step, longest);
+            window.on_probe();
             at.as_nanos() / 1_000_000
         };
         assert_eq!(

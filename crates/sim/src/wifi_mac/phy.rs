@@ -119,7 +119,8 @@ impl Phy {
         let mbps = Bitrate::from_mbps;
         let long = Modulation::Dsss { preamble: Duration::from_micros(192) };
         let short = Modulation::Dsss { preamble: Duration::from_micros(96) };
-        let b = Self::with_timing(20, 31, [mbps(11), mbps(11)], long, long.frame_time(ACK_OR_CTS_SIZE, mbps(1)));
+        let preset_b =
+            Self::with_timing(20, 31, [mbps(11), mbps(11)], long, long.frame_time(ACK_OR_CTS_SIZE, mbps(1)));
         let g = |slot| {
             let ack = Modulation::Ofdm.frame_time(ACK_OR_CTS_SIZE, mbps(24));
             Self::with_timing(slot, 15, [mbps(54), mbps(54)], Modulation::Ofdm, ack)
@@ -129,12 +130,12 @@ impl Phy {
                 Self { protection: ProtectionFrames::Cts(short.frame_time(ACK_OR_CTS_SIZE, mbps(11))), ..g(20) }
             }
             WifiPreset::G => g(9),
-            WifiPreset::B => b,
+            WifiPreset::B => preset_b,
             WifiPreset::BRts => {
                 let (rts, cts) = (long.frame_time(RTS_SIZE, mbps(1)), long.frame_time(ACK_OR_CTS_SIZE, mbps(1)));
-                Self { protection: ProtectionFrames::Rts(rts, cts), ..b }
+                Self { protection: ProtectionFrames::Rts(rts, cts), ..preset_b }
             }
-            WifiPreset::BPaper => Self { rates: [mbps(11), mbps(1)], ..b },
+            WifiPreset::BPaper => Self { rates: [mbps(11), mbps(1)], ..preset_b },
         }
     }
 

@@ -99,33 +99,36 @@ const DIRECTLY: [&str; 6] = ["silent", "unreachable", "reset", "portal", "certif
 
 /// Runs the cases one after another and checks that each flow is answered by the origin server within 5 s, and that the status names the
 /// expected reason. `of` is the shell function `with_relay` or `without`. Prints the times to the first byte.
-fn flows_are_answered(of: &str, cases: &[(&str, &str, &[&str])]) {
-    let rows = cases.iter().flat_map(|(when, client, ways)| ways.iter().map(move |how| (*when, *client, *how)));
-    let script: String = rows.clone().map(|(when, client, how)| format!("{of} {when} {client} {how}\n")).collect();
+fn flows_are_answered(label: &str, cases: &[(&str, &str, &[&str])]) {
+    let rows = cases
+        .iter()
+        .flat_map(|(when, client, methods)| methods.iter().map(move |method| (*when, *client, *method)));
+    let script: String =
+        rows.clone().map(|(when, client, method)| format!("{label} {when} {client} {method}\n")).collect();
     let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }
     lines.iter().for_each(|line| println!("{line}"));
     assert_eq!(lines.len(), rows.clone().count());
-    for (line, (when, client, how)) in lines.iter().zip(rows) {
+    for (line, (when, client, method)) in lines.iter().zip(rows) {
         let parts: Vec<&str> = line.split('|').map(str::trim).collect();
-        assert_eq!((parts.len(), parts[0]), (6, &*format!("{when}, {client}, {how}")), "{lines:#?}");
+        assert_eq!((parts.len(), parts[0]), (6, &*format!("{when}, {client}, {method}")), "{lines:#?}");
         for flow in &parts[1..4] {
             let (code, time) = flow.split_once(' ').unwrap();
             assert_eq!(code, "200", "{lines:#?}");
             assert!(time.parse::<f64>().unwrap() < 5.0, "{lines:#?}");
         }
-        let reason = match how {
+        let reason = match method {
             "portal" | "certificate" => "captive portal",
             "mptcp" => "the MPTCP option",
-            "dns" if (of, when) == ("with_relay", "start") => "DNS servers",
+            "dns" if (label, when) == ("with_relay", "start") => "DNS servers",
             "dns" => "",
-            _ if of == "without" => "",
+            _ if label == "without" => "",
             _ => "does not reach the relay",
         };
         assert!(parts[4].contains(reason), "{lines:#?}");
-        assert_eq!(parts[5] == "0 direct", of == "with_relay", "{lines:#?}");
+        assert_eq!(parts[5] == "0 direct", label == "with_relay", "{lines:#?}");
     }
 }
 

@@ -208,11 +208,12 @@ state >after; diff before after && echo "as before"
 grep "UDP and other packets of the LAN leave" edge.log
 "#;
     let Some(lines) = run_in_network(script) else { return };
-    let own = "by the default route of the host: no link that is up has shown a rate yet";
-    let ways = [own, "over up1: it has shown the highest rate", "over up0: it has shown the highest rate"];
-    let order = [ways[0], ways[1], ways[2], ways[1]];
+    let default_reason = "by the default route of the host: no link that is up has shown a rate yet";
+    let reasons =
+        [default_reason, "over up1: it has shown the highest rate", "over up0: it has shown the highest rate"];
+    let order = [reasons[0], reasons[1], reasons[2], reasons[1]];
     let log_lines: Vec<String> =
-        order.iter().map(|way| format!("UDP and other packets of the LAN leave {way}")).collect();
+        order.iter().map(|reason| format!("UDP and other packets of the LAN leave {reason}")).collect();
     let received = ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.2.2", "fd01::2", "fd02::2", "fd01::2", "fd02::2"];
     let kernel = [
         "2",

@@ -77,8 +77,8 @@ outside
 "#;
     let Some(lines) = run_in_network(&format!("{OFFICE}{script}")) else { return };
     let outside = ["hello, 10.50.0.2", "hello, 203.0.113.5"];
-    let own = ["hello, 10.50.0.1", "203.0.113.1 to 203.0.113.5"];
-    assert_eq!(lines, [outside, outside, own, outside].concat(), "{lines:#?}");
+    let allowed = ["hello, 10.50.0.1", "203.0.113.1 to 203.0.113.5"];
+    assert_eq!(lines, [outside, outside, allowed, outside].concat(), "{lines:#?}");
 }
 
 #[test]

@@ -44,10 +44,10 @@ pub(crate) struct AckInfo {
 
 impl AckInfo {
     /// Whether the receiver of only this one misses nothing of the older one.
-    fn supersedes(&self, old: &Self) -> bool {
-        let (new, before) = (&self.ack, &old.ack);
-        let echo = |ack: &Ack| ack.timestamps.map(|stamps| stamps.ts_ecr);
-        let has = |block: &SeqRange| {
+    fn supersedes(&self, earlier: &Self) -> bool {
+        let (new, before) = (&self.ack, &earlier.ack);
+        let echo = |ack: &Ack| ack.timestamps.map(|timestamps| timestamps.ts_ecr);
+        let is_covered = |block: &SeqRange| {
             let mut blocks = new.sack_blocks.blocks().iter();
             !block.end.is_after(new.ack)
                 || blocks.any(|one| !one.start.is_after(block.start) && !one.end.is_before(block.end))
@@ -57,8 +57,8 @@ impl AckInfo {
             && !new.right_edge(self.scale).is_before(before.right_edge(self.scale))
             && new.flags.only(Flags::ECN) == before.flags.only(Flags::ECN)
             && before.dsack_range().is_none()
-            && before.sack_blocks.blocks().iter().all(has)
-            && (!old.has_rewritten_echo || echo(new) == echo(before))
+            && before.sack_blocks.blocks().iter().all(is_covered)
+            && (!earlier.has_rewritten_echo || echo(new) == echo(before))
     }
 }
 
@@ -129,7 +129,7 @@ mod tests {
     }
 
     /// An ACK up to this number with these blocks, which echoes this timestamp.
-    fn says(number: u32, blocks: &[(u32, u32)], echo: u32) -> AckInfo {
+    fn ack_info(number: u32, blocks: &[(u32, u32)], echo: u32) -> AckInfo {
         let ranges: Vec<SeqRange> = blocks.iter().map(|(a, b)| SeqRange::new(Seq::new(*a), Seq::new(*b))).collect();
         let timestamps = Some(Timestamps { ts_val: TcpTimestamp::new(1), ts_ecr: TcpTimestamp::new(echo) });
         let (seq, ack, sacks) = (Seq::new(1), Seq::new(number), SackBlocks::of(&ranges));
@@ -139,7 +139,7 @@ mod tests {
 
     /// One that supersedes no other.
     fn alone() -> AckInfo {
-        says(100, &[], 1)
+        ack_info(100, &[], 1)
     }
 
     #[test]
@@ -168,20 +168,20 @@ mod tests {
 
     #[test]
     fn an_ack_replaces_another_if_it_supersedes_it() {
-        let hole = says(100, &[(200, 300)], 5);
-        assert!(says(100, &[(200, 400)], 6).supersedes(&hole), "more behind the same hole");
-        assert!(says(100, &[(500, 600), (200, 300)], 6).supersedes(&hole), "another hole");
-        assert!(says(400, &[], 6).supersedes(&hole), "closed");
-        assert!(!says(100, &[(500, 600)], 6).supersedes(&hole), "a block would be lost");
-        assert!(!says(100, &[], 6).supersedes(&says(100, &[], 5)), "a duplicate counts");
+        let hole = ack_info(100, &[(200, 300)], 5);
+        assert!(ack_info(100, &[(200, 400)], 6).supersedes(&hole), "more behind the same hole");
+        assert!(ack_info(100, &[(500, 600), (200, 300)], 6).supersedes(&hole), "another hole");
+        assert!(ack_info(400, &[], 6).supersedes(&hole), "closed");
+        assert!(!ack_info(100, &[(500, 600)], 6).supersedes(&hole), "a block would be lost");
+        assert!(!ack_info(100, &[], 6).supersedes(&ack_info(100, &[], 5)), "a duplicate counts");
         let marked = AckInfo { has_rewritten_echo: true, ..hole };
         assert!(
-            !says(400, &[], 6).supersedes(&marked) && says(400, &[], 5).supersedes(&marked),
+            !ack_info(400, &[], 6).supersedes(&marked) && ack_info(400, &[], 5).supersedes(&marked),
             "a rewritten echo must be kept"
         );
         let (mut queue, delay) = (AckDelayQueue::default(), Duration::from_millis(50));
         for n in 0..20_u32 {
-            queue.push(at(u64::from(n)), vec![0], says(100, &[(200, 300 + n)], n), delay);
+            queue.push(at(u64::from(n)), vec![0], ack_info(100, &[(200, 300 + n)], n), delay);
         }
         assert_eq!(queue.drain().count(), 4, "one each five milliseconds");
     }

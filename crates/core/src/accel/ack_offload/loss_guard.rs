@@ -98,11 +98,11 @@ mod tests {
                 },
                 1448,
             );
-            let is = guard.is_clear(now, &holes);
-            clear_ms += u32::from(is);
-            pieces += u32::from(is && !was);
+            let is_clear = guard.is_clear(now, &holes);
+            clear_ms += u32::from(is_clear);
+            pieces += u32::from(is_clear && !was);
             frequent_ms += u32::from(guard.has_frequent_loss(now));
-            was = is;
+            was = is_clear;
         }
         (clear_ms, pieces, frequent_ms)
     }

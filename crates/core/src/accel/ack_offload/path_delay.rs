@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     /// Probes over this link, one after another, with a queue of 30 ms.
-    fn ask(delay: &mut PathDelay, from: u64, link: AckLink, rtts: &[u64]) -> u64 {
+    fn probe_rtts(delay: &mut PathDelay, from: u64, link: AckLink, rtts: &[u64]) -> u64 {
         let mut at = from;
         for rtts in rtts {
             delay.on_echo(Instant::from_millis(at), TcpTimestamp::new(0), None);
@@ -137,11 +137,11 @@ mod tests {
     #[test]
     fn the_difference_excludes_the_queue() {
         let mut delay = PathDelay::default();
-        let at = ask(&mut delay, 0, AckLink::Primary, &[50, 52, 50]);
+        let at = probe_rtts(&mut delay, 0, AckLink::Primary, &[50, 52, 50]);
         assert_eq!((delay.difference(), delay.is_known()), (Duration::ZERO, false));
-        let at = ask(&mut delay, at, AckLink::Secondary, &[100, 110, 104]);
+        let at = probe_rtts(&mut delay, at, AckLink::Secondary, &[100, 110, 104]);
         assert!((55..60).contains(&delay.difference().as_millis()) && delay.is_known(), "{:?}", delay.difference());
-        ask(&mut delay, at, AckLink::Secondary, &[900]);
+        probe_rtts(&mut delay, at, AckLink::Secondary, &[900]);
         assert_eq!(delay.difference(), AckOffloadOptions::DEFAULT.max_delay);
         delay.reset_secondary();
         assert_eq!((delay.difference(), delay.is_known()), (Duration::ZERO, false));

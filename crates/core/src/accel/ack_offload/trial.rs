@@ -58,12 +58,12 @@ enum Phase {
     #[default]
     New,
     /// Off; the rate is measured.
-    Before { since: Instant, standing: StandingQueueSample, from: Totals },
+    Before { since: Instant, queue_sample: StandingQueueSample, from: Totals },
     /// On; `from` is set when means can show the effect.
     With {
         since: Instant,
         before: Baseline,
-        standing: StandingQueueSample,
+        queue_sample: StandingQueueSample,
         check: Option<Totals>,
         from: Option<Totals>,
     },
@@ -118,12 +118,14 @@ impl OffloadTrial {
             Phase::New | Phase::Decided { .. } | Phase::LinkUnavailable { .. }
                 if sample.is_clear && sample.has_started =>
             {
-                Phase::Before { since: now, standing: StandingQueueSample::default(), from: mark }
+                Phase::Before { since: now, queue_sample: StandingQueueSample::default(), from: mark }
             }
             Phase::New | Phase::Decided { .. } | Phase::LinkUnavailable { .. } => Phase::New,
-            Phase::Before { since, standing, from } => self.on_baseline(sample, mark, since, standing, from),
-            Phase::With { since, before, standing, check, from } => {
-                self.on_enabled(sample, mark, since, before, (standing, check, from))
+            Phase::Before { since, queue_sample, from } => {
+                self.on_baseline(sample, mark, since, queue_sample, from)
+            }
+            Phase::With { since, before, queue_sample, check, from } => {
+                self.on_enabled(sample, mark, since, before, (queue_sample, check, from))
             }
             Phase::Without { since, from: None, with } => {
                 let from = (now.since(since) >= self.options.settle_time).then_some(mark);
@@ -172,11 +174,11 @@ impl OffloadTrial {
             Some(before) => Phase::With {
                 since: now,
                 before,
-                standing: StandingQueueSample::default(),
+                queue_sample: StandingQueueSample::default(),
                 check: None,
                 from: None,
             },
-            None => Phase::Before { since, standing, from },
+            None => Phase::Before { since, queue_sample: standing, from },
         }
     }
 
@@ -186,7 +188,7 @@ impl OffloadTrial {
         mark: Totals,
         since: Instant,
         before: Baseline,
-        (standing, check, from): (StandingQueueSample, Option<Totals>, Option<Totals>),
+        (queue_sample, check, from): (StandingQueueSample, Option<Totals>, Option<Totals>),
     ) -> Phase {
         let now = sample.now;
         // Bytes behind a hole are acknowledged when it closes, so a measurement lies between two holes.
@@ -203,15 +205,15 @@ impl OffloadTrial {
         let has_begun = now.since(since) >= self.options.switch_time;
         let check =
             if checked.is_some() { None } else { check }.or((sample.has_no_holes && has_begun).then_some(mark));
-        let standing = standing.update(self.options, sample, mark);
-        if before.has_standing_queue && standing.time >= self.options.queue_time_with {
-            return self.decide(now, exceeds(standing.rate(), before.rate, self.options.min_gain_queue));
+        let queue_sample = queue_sample.update(self.options, sample, mark);
+        if before.has_standing_queue && queue_sample.time >= self.options.queue_time_with {
+            return self.decide(now, exceeds(queue_sample.rate(), before.rate, self.options.min_gain_queue));
         }
         let from = from.or((now.since(since) >= self.options.growth_time).then_some(mark));
         let mean = from.and_then(|from| from.rate_until(mark, self.options.mean_time_with));
         match mean.filter(|_| !before.has_standing_queue || now.since(since) >= self.options.max_trial_wait) {
             Some(with) => Phase::Without { since: now, from: None, with },
-            None => Phase::With { since, before, standing, check, from },
+            None => Phase::With { since, before, queue_sample, check, from },
         }
     }
 
@@ -329,11 +331,11 @@ mod tests {
     /// of 60 seconds offload was on; whether it is on at the end; whether it was found to bring nothing.
     fn run(with: u64, without: u64, queue: u64, holes: bool) -> (u64, bool, bool) {
         let (mut trial, mut total, mut on, mut is_on) = (OffloadTrial::default(), 0, 0, false);
-        for n in 0..6000 {
+        for step in 0..6000 {
             let queue = Duration::from_millis(queue);
-            let is_quiet = !holes || n % 300 > 50;
+            let is_quiet = !holes || step % 300 > 50;
             is_on = trial.is_on(&TrialSample {
-                now: Instant::from_millis(n * 10),
+                now: Instant::from_millis(step * 10),
                 received: DataSize::from_bytes(total),
                 queue: Some(queue),
                 max_queue: queue,
@@ -348,7 +350,7 @@ mod tests {
             });
             // Bytes behind a hole come at once when it closes.
             total += if is_on { with } else { without } * if is_quiet { 1250 } else { 0 };
-            total += if holes && n % 300 == 50 { 50 * without * 1250 } else { 0 };
+            total += if holes && step % 300 == 50 { 50 * without * 1250 } else { 0 };
             on += u64::from(is_on);
         }
         (on / 100, is_on, trial.has_no_benefit())
@@ -387,8 +389,8 @@ mod tests {
         let begins = first(|ms| 60 + ms.min(1000) / 4, &mut trial).unwrap();
         assert!((1400..1900).contains(&begins), "{begins}");
         // A queue that begins late must not lead to a mean of before.
-        let late = |ms: u64| if ms < 2700 { 0 } else { 60 + (ms - 2700) / 4 };
-        assert_eq!(first(late, &mut OffloadTrial::default()), None);
+        let delay_at = |ms: u64| if ms < 2700 { 0 } else { 60 + (ms - 2700) / 4 };
+        assert_eq!(first(delay_at, &mut OffloadTrial::default()), None);
         let begins = first(|ms| 60 + ms / 20, &mut OffloadTrial::default()).unwrap();
         assert!((400..450).contains(&begins), "{begins}");
     }

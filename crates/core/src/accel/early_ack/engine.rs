@@ -127,7 +127,8 @@ impl AckRewrite {
     /// `ack` with these fields.
     #[must_use]
     pub(crate) fn applied_to(&self, ack: &Ack) -> Ack {
-        let fresh = |stamps: Timestamps| Timestamps { ts_ecr: self.echo.unwrap_or(stamps.ts_ecr), ..stamps };
+        let fresh =
+            |timestamps: Timestamps| Timestamps { ts_ecr: self.echo.unwrap_or(timestamps.ts_ecr), ..timestamps };
         let timestamps = ack.timestamps.map(fresh);
         Ack { ack: self.ack, window: self.window, timestamps, sack_blocks: self.sack_blocks, ..*ack }
     }
@@ -163,7 +164,7 @@ impl EarlyAckEngine {
         scale: u8,
         policy: &EarlyAckPolicy<'_>,
     ) -> AckAction {
-        self.on_tsval(ack.timestamps.map(|stamps| stamps.ts_ecr));
+        self.on_tsval(ack.timestamps.map(|timestamps| timestamps.ts_ecr));
         self.on_tsval(policy.newest_tsval);
         self.on_local_ack(ack, scale);
         let end = self.advance_ack(now, policy);
@@ -347,16 +348,17 @@ impl EarlyAckEngine {
             for new in early_acked.gaps(gap) {
                 let required = PosRange::new(new.start, new.end.min(self.acked));
                 self.add_hole(now, required);
-                let rest = PosRange::new(required.end, new.end);
-                if rest.is_empty() {
+                let remaining = PosRange::new(required.end, new.end);
+                if remaining.is_empty() {
                     continue;
                 }
-                let is_allowed = policy.allows_new && rest.start >= self.reported_below && rest.len() <= budget;
-                if is_allowed && policy.http_map.locate(rest).is_some() {
-                    budget -= rest.len();
-                    self.add_hole(now, rest);
+                let is_allowed =
+                    policy.allows_new && remaining.start >= self.reported_below && remaining.len() <= budget;
+                if is_allowed && policy.http_map.locate(remaining).is_some() {
+                    budget -= remaining.len();
+                    self.add_hole(now, remaining);
                 } else {
-                    first = first.or(Some(rest.start));
+                    first = first.or(Some(remaining.start));
                 }
             }
         }

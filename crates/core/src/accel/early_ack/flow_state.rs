@@ -174,13 +174,13 @@ impl EarlyAckFlow {
         let newest_tsval = self.newest_tsval();
         let Some(engine) = &mut self.engine else { return AckAction::Forward };
         let (before, previous_expected) = (engine.total_bytes(), engine.next_expected());
-        let terms = EarlyAckPolicy {
+        let policy = EarlyAckPolicy {
             http_map: &self.http_map,
             allows_new: allowed.allows_new,
             budget: allowed.budget,
             newest_tsval,
         };
-        let verdict = engine.on_ack_out(now, ack, carries_data, allowed.scale, &terms);
+        let verdict = engine.on_ack_out(now, ack, carries_data, allowed.scale, &policy);
         self.holes += u64::from(engine.total_bytes() > before);
         let next_expected = engine.next_expected();
         if next_expected > previous_expected {
@@ -332,8 +332,8 @@ impl EarlyAckFlow {
         let sweep = self.sweep(now, acks.end().saturating_mul(step.into()), step);
         let Some(lowest) = sweep.last().copied() else { return Vec::new() };
         let is_sent = |ack_number: &&Seq| u64::from(ack_number.since(lowest) / step.max(1)) >= *acks.start();
-        let say = |ack| Ack { ack, window: 0, flags: Flags::ACK, sack_blocks: SackBlocks::default(), ..*last };
-        sweep.iter().filter(is_sent).map(|ack_number| say(*ack_number).emit(&self.key, envelope)).collect()
+        let with_ack = |ack| Ack { ack, window: 0, flags: Flags::ACK, sack_blocks: SackBlocks::default(), ..*last };
+        sweep.iter().filter(is_sent).map(|ack_number| with_ack(*ack_number).emit(&self.key, envelope)).collect()
     }
 
     /// Whether it is unknown how much of a sweep was accepted, or what it acknowledged has not all arrived.
@@ -366,12 +366,14 @@ impl EarlyAckFlow {
         let front = engine.acked().max(engine.next_expected());
         let top = end.min(front.saturating_add(flight));
         // Only within one body whose bytes can be fetched.
-        let standing = engine.sweep_top();
-        let from = standing.map_or(front, |standing| standing.saturating_sub(1));
-        let can = top > from && self.http_map.locate(PosRange::new(from, top)).is_some();
-        let Some(top) = standing.filter(|_| !can).or(can.then_some(top)) else { return Vec::new() };
-        let terms = EarlyAckPolicy { http_map: &self.http_map, allows_new: false, budget: 0, newest_tsval };
-        engine.sweep(now, top, step, &terms)
+        let sweep_top = engine.sweep_top();
+        let from = sweep_top.map_or(front, |standing| standing.saturating_sub(1));
+        let can_refetch = top > from && self.http_map.locate(PosRange::new(from, top)).is_some();
+        let Some(top) = sweep_top.filter(|_| !can_refetch).or(can_refetch.then_some(top)) else {
+            return Vec::new();
+        };
+        let policy = EarlyAckPolicy { http_map: &self.http_map, allows_new: false, budget: 0, newest_tsval };
+        engine.sweep(now, top, step, &policy)
     }
 
     /// Whether nothing is to be acknowledged early any more.

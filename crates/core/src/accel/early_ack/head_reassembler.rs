@@ -102,8 +102,8 @@ impl HeadReassembler {
     pub(crate) fn skip(&mut self, bytes: u64) {
         self.next = self.next.saturating_add(bytes);
         self.received.remove_before(self.next);
-        let gone = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.bytes.len());
-        self.bytes.drain(..gone);
+        let drained = usize::try_from(bytes).unwrap_or(usize::MAX).min(self.bytes.len());
+        self.bytes.drain(..drained);
     }
 }
 

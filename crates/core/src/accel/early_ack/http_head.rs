@@ -139,14 +139,14 @@ impl RequestHead {
         let mut again = format!("{method} {target} HTTP/1.{version}\r\n");
         for field in request.headers.iter() {
             let (name, value) = (field.name, text(field.value)?);
-            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
-            if is("content-length") {
+            let is_name = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+            if is_name("content-length") {
                 add_length(&mut length, value)?;
-            } else if is("transfer-encoding") {
+            } else if is_name("transfer-encoding") {
                 return Err(NotFetchable::NoLength);
             }
-            is_named |= CREDENTIAL_FIELDS.iter().any(|wanted| is(wanted));
-            if !OMITTED_FIELDS.iter().any(|wanted| is(wanted)) {
+            is_named |= CREDENTIAL_FIELDS.iter().any(|wanted| is_name(wanted));
+            if !OMITTED_FIELDS.iter().any(|wanted| is_name(wanted)) {
                 again = again + name + ": " + value + "\r\n";
             }
         }
@@ -175,18 +175,18 @@ impl ResponseHead {
         let (mut is_coded, mut is_unframed, mut has_ranges) = (false, false, true);
         for field in response.headers.iter() {
             let (name, value) = (field.name, text(field.value)?);
-            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
-            if is("content-length") {
+            let is_name = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+            if is_name("content-length") {
                 add_length(&mut length, value)?;
-            } else if is("transfer-encoding") {
+            } else if is_name("transfer-encoding") {
                 is_unframed = true;
-            } else if is("content-encoding") {
+            } else if is_name("content-encoding") {
                 is_coded |= !value.eq_ignore_ascii_case("identity");
-            } else if is("content-range") {
+            } else if is_name("content-range") {
                 range = content_range(value);
-            } else if is("accept-ranges") {
+            } else if is_name("accept-ranges") {
                 has_ranges &= !value.eq_ignore_ascii_case("none");
-            } else if is("etag") {
+            } else if is_name("etag") {
                 etag = is_strong(value).then(|| value.to_string());
             }
         }
@@ -200,7 +200,7 @@ impl ResponseHead {
             _ if is_coded => Err(NotFetchable::Encoded),
             _ if !has_ranges => Err(NotFetchable::NoRanges),
             (200, _) => Ok((0, body)),
-            (206, Some((start, end, whole))) if end - start == body => Ok((start, whole)),
+            (206, Some((start, end, total))) if end - start == body => Ok((start, total)),
             (206, _) => Err(NotFetchable::Encoded),
             _ => Err(NotFetchable::Status(status)),
         };
@@ -241,15 +241,15 @@ fn add_length(length: &mut Option<u64>, value: &str) -> Result<(), NotFetchable>
 
 /// `bytes 5-9/20`: first, one past the last, length.
 fn content_range(value: &str) -> Option<(u64, u64, u64)> {
-    let (range, whole) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
     let (start, last) = range.split_once('-')?;
-    let (start, end, whole) = (parse_digits(start)?, parse_digits(last)?.checked_add(1)?, parse_digits(whole)?);
-    (start < end && end <= whole && whole <= MAX_LENGTH).then_some((start, end, whole))
+    let (start, end, total) = (parse_digits(start)?, parse_digits(last)?.checked_add(1)?, parse_digits(total)?);
+    (start < end && end <= total && total <= MAX_LENGTH).then_some((start, end, total))
 }
 
 /// Quotes, and between them neither quotes, blanks nor control characters; a weak validator begins with `W/`.
 fn is_strong(etag: &str) -> bool {
-    let inner = etag.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
+    let inner = etag.strip_prefix('"').and_then(|remaining| remaining.strip_suffix('"'));
     inner.is_some_and(|inner| inner.bytes().all(|b| b > b' ' && b != b'"' && b != 0x7f))
 }
 

@@ -140,9 +140,9 @@ impl HttpMap {
             if let (Ok(resource), Verification::Sample(at, bytes)) = (&body.resource, &body.verification) {
                 let range = PosRange::new(*at, at.saturating_add(bytes.len() as u64));
                 let offset = body.offset + (at - body.range.start);
-                let place = ResourceOffset { resource: Arc::clone(resource), offset };
+                let source = ResourceOffset { resource: Arc::clone(resource), offset };
                 body.verification = Verification::Requested(*at, bytes.clone());
-                return Some((range, place));
+                return Some((range, source));
             }
         }
         None
@@ -312,11 +312,11 @@ impl HttpMap {
             .bodies
             .iter()
             .find(|body| body.resource == resource && body.verification == Verification::Verified);
-        let proof = known.map_or(Verification::NoSample, |_| Verification::Verified);
+        let verification = known.map_or(Verification::NoSample, |_| Verification::Verified);
         if self.bodies.len() >= MAX_BODIES {
             self.bodies.pop_front();
         }
-        self.bodies.push_back(Body { range, offset, resource, verification: proof });
+        self.bodies.push_back(Body { range, offset, resource, verification });
     }
 
     /// Keeps bytes of bodies that have no sample yet.
@@ -330,7 +330,7 @@ impl HttpMap {
             let common = body.range.intersection(&captured);
             let from = usize::try_from(common.start - at).unwrap_or(usize::MAX);
             if let Some(bytes) =
-                payload.get(from..).and_then(|rest| rest.get(..SAMPLE)).filter(|_| common.len() >= SAMPLE as u64)
+                payload.get(from..).and_then(|tail| tail.get(..SAMPLE)).filter(|_| common.len() >= SAMPLE as u64)
             {
                 body.verification = Verification::Sample(common.start, bytes.to_vec());
             }

@@ -37,12 +37,12 @@ impl FetchLatencyGuard {
     }
 
     /// The server has responded after this latency; `is_late`: to its first request, and too late.
-    pub(crate) fn on_fetched(&mut self, now: Instant, latency: Duration, is_late: bool) {
+    pub(crate) fn on_fetched(&mut self, now: Instant, latency: Duration, is_overdue: bool) {
         if now.since(self.ignore_before) < latency {
             return;
         }
         self.last_fetch = Some((now, latency));
-        if is_late && !self.is_paused(now) {
+        if is_overdue && !self.is_paused(now) {
             self.paused_until = Some(now + (latency * self.options.pause_factor).max(self.options.min_pause));
         }
     }

@@ -22,11 +22,11 @@ pub(crate) struct PeerState {
 impl PeerState {
     /// The local stack has sent everything before this number.
     pub(crate) fn on_local_end(&mut self, end: Seq) {
-        let is_far = |from: Seq| !(-MAX_DISTANCE..=MAX_DISTANCE).contains(&end.offset_from(from));
-        if self.ack.or(self.local_end).is_none_or(|from| !is_far(from)) {
+        let is_implausible = |from: Seq| !(-MAX_DISTANCE..=MAX_DISTANCE).contains(&end.offset_from(from));
+        if self.ack.or(self.local_end).is_none_or(|from| !is_implausible(from)) {
             self.local_end = Some(self.local_end.map_or(end, |sent| sent.later(end)));
             self.unconfirmed_end = None;
-        } else if self.unconfirmed_end.replace(end).is_some_and(|other| !is_far(other)) {
+        } else if self.unconfirmed_end.replace(end).is_some_and(|other| !is_implausible(other)) {
             // Two segments agree: the accepted one was forged, or many segments were not captured.
             (self.local_end, self.unconfirmed_end) = (Some(end), None);
         }
@@ -62,7 +62,7 @@ mod tests {
     use crate::wire::packet::{AddrPair, FourTuple, NewSegment, TcpTimestamp};
 
     /// A peer that was sent everything before 1000, and whether it accepts a segment with this acknowledgement.
-    fn says(ack: u32) -> (PeerState, bool) {
+    fn receive_ack(ack: u32) -> (PeerState, bool) {
         let mut peer = PeerState::default();
         peer.on_local_end(Seq::new(1000));
         let pair = AddrPair::V4(Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST);
@@ -80,7 +80,7 @@ mod tests {
         forged_first.on_local_end(Seq::new(1000));
         forged_first.on_local_end(Seq::new(1100));
         assert_eq!(forged_first.local_end, Some(Seq::new(1100)));
-        let (mut peer, _) = says(1000);
+        let (mut peer, _) = receive_ack(1000);
         peer.on_local_end(Seq::new(0x4000_0000));
         peer.on_local_end(Seq::new(1200));
         assert_eq!(peer.local_end, Some(Seq::new(1200)));
@@ -92,11 +92,11 @@ mod tests {
 
     #[test]
     fn only_data_that_was_sent_may_be_acknowledged() {
-        let (peer, is_its) = says(1000);
+        let (peer, is_its) = receive_ack(1000);
         assert!(is_its && peer.ack() == Seq::new(1000) && peer.window == 5 && peer.timestamps.is_some());
-        assert!(says(900).1);
+        assert!(receive_ack(900).1);
         for forged in [1001, 0x1200_0000, 900_u32.wrapping_sub(1 << 25)] {
-            let (peer, is_its) = says(forged);
+            let (peer, is_its) = receive_ack(forged);
             assert!(!is_its && peer.ack() == Seq::default() && peer.timestamps.is_none(), "{forged}");
         }
     }

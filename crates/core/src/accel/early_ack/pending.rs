@@ -183,9 +183,9 @@ mod tests {
         let second = pending.fill_segments(&pending.holes[1], b"x", Some(TcpTimestamp::new(990)));
         let second = Segment::parse(&second[0].0).unwrap().timestamps().unwrap();
         assert_eq!(second.ts_val, TcpTimestamp::new(1000), "the newest one, where the hole has none");
-        let late = pending.fill_segments(&pending.holes[0], b"x", Some(TcpTimestamp::new(950)));
-        let late = Segment::parse(&late[0].0).unwrap().timestamps().unwrap();
-        assert_eq!(late.ts_val, TcpTimestamp::new(950), "an older one would be discarded");
+        let segments = pending.fill_segments(&pending.holes[0], b"x", Some(TcpTimestamp::new(950)));
+        let timestamps = Segment::parse(&segments[0].0).unwrap().timestamps().unwrap();
+        assert_eq!(timestamps.ts_val, TcpTimestamp::new(950), "an older one would be discarded");
     }
 
     #[test]

@@ -75,7 +75,7 @@ impl EarlyAckStage {
     pub(crate) fn on_fetched(&mut self, now: Instant, fetched: FetchedRange, outputs: &mut VecDeque<Output>) {
         let Some(flow) = self.flow.as_mut() else { return };
         if let Some(latency) = fetched.latency {
-            self.latency.on_fetched(now, latency, fetched.is_late && flow.is_check(fetched.start));
+            self.latency.on_fetched(now, latency, fetched.is_overdue && flow.is_check(fetched.start));
         }
         let packets = flow.on_fetched(now, fetched.start, fetched.bytes);
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));

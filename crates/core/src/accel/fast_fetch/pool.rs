@@ -70,35 +70,35 @@ impl MirroredConnPool {
         &mut self,
         now: Instant,
         flow: u64,
-        place: &ResourceOffset,
+        source: &ResourceOffset,
         server: SocketAddr,
         link: Option<ConnLink>,
     ) -> bool {
         if let Some(slot) = self.slots.get_mut(&flow) {
             if link.is_none_or(|link| link.link != slot.link.link) {
                 slot.give_up(CloseReason::LinkUnavailable);
-            } else if slot.resource != place.resource {
+            } else if slot.resource != source.resource {
                 slot.give_up(CloseReason::Done);
             } else {
-                slot.follow(now, place.offset);
+                slot.follow(now, source.offset);
             }
             return true;
         }
         let Some(link) = link else { return false };
         let failed = self.stats.get(&flow).map_or(0, |stats| stats.failures);
-        let is_in_time = MirroredConn::can_catch_up(self.options, place.offset, link.ack_interval);
+        let is_in_time = MirroredConn::can_catch_up(self.options, source.offset, link.ack_interval);
         if !is_in_time || failed >= self.options.max_failures || self.slots.len() >= self.options.max_conns {
             return false;
         }
         self.last_id += 1;
-        let (conn, resource) = (ConnId(self.last_id), Arc::clone(&place.resource));
+        let (conn, resource) = (ConnId(self.last_id), Arc::clone(&source.resource));
         self.outputs.push(Output::ReservePort { conn, link: link.link, server });
         let slot = Slot {
             conn_id: conn,
             link,
             server,
             resource,
-            flow_offset: place.offset,
+            flow_offset: source.offset,
             conn: None,
             close_reason: None,
         };

@@ -218,9 +218,9 @@ impl FlowState {
         if self.has_begun() {
             return;
         }
-        let has = |is_option: fn(&TcpOption<'_>) -> bool| syn_ack.options().any(|option| is_option(&option));
-        self.is_sack_permitted &= has(|option| matches!(option, TcpOption::SackPermitted));
-        if !has(|option| matches!(option, TcpOption::WindowScale(_))) {
+        let has_option = |is_option: fn(&TcpOption<'_>) -> bool| syn_ack.options().any(|option| is_option(&option));
+        self.is_sack_permitted &= has_option(|option| matches!(option, TcpOption::SackPermitted));
+        if !has_option(|option| matches!(option, TcpOption::WindowScale(_))) {
             self.scale = Some(0);
         }
     }

@@ -62,7 +62,8 @@ impl FlowState {
         if self.direction == Direction::Upload {
             // The local stack is the sender: when it sent the newest segment that arrived is known exactly.
             let (bytes, sent) = self.upload.on_highest_received(highest);
-            sent.into_iter().for_each(|stamp| self.loss_classifier.on_tsval(now, stamp, self.meter.rtt.min()));
+            sent.into_iter()
+                .for_each(|timestamp| self.loss_classifier.on_tsval(now, timestamp, self.meter.rtt.min()));
             self.congestion_response.on_arrival(bytes as usize, self.loss_classifier.queueing_delay(now));
             if report.has_new_holes {
                 self.on_loss(now);

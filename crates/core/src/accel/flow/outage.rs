@@ -46,7 +46,7 @@ impl FlowState {
             || self.recovery.is_sender_waiting(now)
             || self.in_flight_at_outage.bytes()
                 >= u64::from(self.meter.segment_size) * self.options.outage.min_in_flight;
-        self.withheld_ack.keep_for_outage_end();
+        self.withheld_ack.withhold_until_recovery();
         self.recovery.on_outage_start(now, self.direction == Direction::Download);
         let Some(freeze) = freeze else { return };
         if !self.early_ack.latency.is_paused(now) && self.freeze_sender(now, &freeze, outputs) {
@@ -215,7 +215,7 @@ impl FlowState {
             let ack = if has_news { last } else { Ack { sack_blocks: SackBlocks::default(), ..last } };
             self.send_ack(now, link, &ack, outputs);
         }
-        let seq = self.withheld_ack.acked().map_or(last.ack, |said| said.later(last.ack));
+        let seq = self.withheld_ack.acked().map_or(last.ack, |acked| acked.later(last.ack));
         let message = IcmpUnreachable { four_tuple: self.key.reversed(), seq };
         outputs.extend((0..messages).map(|_| self.towards_sender(link, PacketBytes(message.emit(ip_params)))));
     }

@@ -142,8 +142,8 @@ impl Totals {
 }
 
 /// Whether `share` of `whole` is at most `part`.
-fn reaches(part: u64, share: Ratio, whole: u64) -> bool {
-    u128::from(whole) * u128::from(share.ppm()) <= u128::from(part) * 1_000_000
+fn reaches(part: u64, share: Ratio, total: u64) -> bool {
+    u128::from(total) * u128::from(share.ppm()) <= u128::from(part) * 1_000_000
 }
 
 #[cfg(test)]

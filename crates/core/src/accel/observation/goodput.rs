@@ -22,8 +22,8 @@ impl GoodputEstimator {
         }
         // Clear the slots that passed without an ACK.
         for passed in (self.current + 1..=slot).take(SLOTS) {
-            if let Some(old) = self.slots.get_mut(slot_index(passed)) {
-                *old = 0;
+            if let Some(slot) = self.slots.get_mut(slot_index(passed)) {
+                *slot = 0;
             }
         }
         self.current = self.current.max(slot);
@@ -58,8 +58,8 @@ impl GoodputEstimator {
     fn bytes_in_last(&self, now: Instant, slots: u64) -> (u64, u64) {
         let now = slot_of(now);
         let from = now.saturating_sub(slots).max(self.first);
-        let kept = |slot: &u64| *slot <= self.current && self.current - *slot < SLOTS as u64;
-        let bytes = (from..now).filter(kept).filter_map(|slot| self.slots.get(slot_index(slot))).sum();
+        let is_recent = |slot: &u64| *slot <= self.current && self.current - *slot < SLOTS as u64;
+        let bytes = (from..now).filter(is_recent).filter_map(|slot| self.slots.get(slot_index(slot))).sum();
         (bytes, now.saturating_sub(from))
     }
 }

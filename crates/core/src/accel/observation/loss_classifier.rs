@@ -88,10 +88,10 @@ impl LossClassifier {
     /// Whether the queue is empty: neither the newest packet nor the one before it, between which a loss shows, has
     /// waited. False if the peer's clock ticks more slowly than once per millisecond.
     pub(crate) fn is_queue_empty(&self, now: Instant) -> bool {
-        let tells = self.clock.tick().is_some_and(|tick| tick * 2 < self.options.empty_queue);
+        let is_fine_grained = self.clock.tick().is_some_and(|tick| tick * 2 < self.options.empty_queue);
         let waited = |delay: i64| delay.saturating_sub(self.min_delay.value().unwrap_or(0));
         let before = self.previous.map_or(u64::MAX, |delay| u64::try_from(waited(delay)).unwrap_or(0));
-        tells
+        is_fine_grained
             && self.queueing_delay(now).is_some_and(|queue| queue < self.options.empty_queue)
             && Duration::from_nanos(before) < self.options.empty_queue
     }

@@ -48,7 +48,7 @@ pub(crate) struct PathTest {
     counts: Counts,
     last_loss: Instant,
     last_mark: Option<Instant>,
-    standing: Standing,
+    standing_queue: StandingQueue,
     /// The duration of the last refusal, and of the last pause between two probes.
     refusal_time: Option<Duration>,
     probe_interval: Option<Duration>,
@@ -88,7 +88,7 @@ enum Phase {
 
 /// Whether a queue has stood on the path, so that its bottleneck has a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-enum Standing {
+enum StandingQueue {
     #[default]
     No,
     /// Every packet since then has waited.
@@ -147,7 +147,7 @@ impl PathTest {
         self.counts.losses += 1;
         match self.phase {
             Phase::Plain
-                if self.standing == Standing::Seen
+                if self.standing_queue == StandingQueue::Seen
                     && self.counts.losses >= self.options.baseline_losses
                     && now.since(self.since) >= self.options.baseline_time =>
             {
@@ -171,16 +171,18 @@ impl PathTest {
 
     /// The newest packet of a flow with this round-trip time has waited for so long.
     pub(crate) fn on_queueing_delay(&mut self, now: Instant, waited: Duration, rtt: Duration) {
-        let enough = (rtt / self.options.standing_rtt_part).max(self.options.standing_queue);
-        self.standing = match self.standing {
-            Standing::Seen => Standing::Seen,
-            _ if waited < self.options.standing_queue => Standing::No,
+        let required_time = (rtt / self.options.standing_rtt_part).max(self.options.standing_queue);
+        self.standing_queue = match self.standing_queue {
+            StandingQueue::Seen => StandingQueue::Seen,
+            _ if waited < self.options.standing_queue => StandingQueue::No,
             // Between two packets that are far apart the queue may have been empty.
-            Standing::For { since, newest } if now.since(newest) < enough => match now.since(since) >= enough {
-                true => Standing::Seen,
-                false => Standing::For { since, newest: now },
-            },
-            Standing::For { .. } | Standing::No => Standing::For { since: now, newest: now },
+            StandingQueue::For { since, newest } if now.since(newest) < required_time => {
+                match now.since(since) >= required_time {
+                    true => StandingQueue::Seen,
+                    false => StandingQueue::For { since, newest: now },
+                }
+            }
+            StandingQueue::For { .. } | StandingQueue::No => StandingQueue::For { since: now, newest: now },
         };
     }
 
@@ -346,18 +348,18 @@ mod tests {
 
     #[test]
     fn a_path_has_a_queue_when_one_has_stood_and_not_when_bursts_or_single_packets_waited() {
-        let stands = |delays: &mut dyn Iterator<Item = (u64, u64)>| {
+        let detects_queue = |delays: &mut dyn Iterator<Item = (u64, u64)>| {
             let mut trust = PathTest::default();
             for (at, waited) in delays {
                 trust.on_queueing_delay(Instant::from_millis(at), Duration::from_millis(waited), RTT);
             }
-            trust.standing == Standing::Seen
+            trust.standing_queue == StandingQueue::Seen
         };
-        assert!(stands(&mut (0..14).map(|ms| (ms, 4))));
-        assert!(!stands(&mut (0..12).map(|ms| (ms, 4))), "too short");
+        assert!(detects_queue(&mut (0..14).map(|ms| (ms, 4))));
+        assert!(!detects_queue(&mut (0..12).map(|ms| (ms, 4))), "too short");
         // A burst of 64 KiB in each round trip: packets of 7 ms, each of which waits longer than the one before.
-        assert!(!stands(&mut (0..60_000).filter(|ms| ms % 50 < 7).map(|ms| (ms, ms % 50))));
-        assert!(!stands(&mut (0..20).map(|n| (n * 1000, 9))), "what was between is not known");
+        assert!(!detects_queue(&mut (0..60_000).filter(|ms| ms % 50 < 7).map(|ms| (ms, ms % 50))));
+        assert!(!detects_queue(&mut (0..20).map(|n| (n * 1000, 9))), "what was between is not known");
     }
 
     #[test]
@@ -368,9 +370,9 @@ mod tests {
         for n in 1200..40_000_u64 {
             let now = Instant::from_millis(50 * n);
             trust.on_bytes(now, 60 * 1448);
-            let stands = trust.phase == Phase::Probe;
-            probes += u64::from(stands);
-            if n % 2 == 0 && !stands {
+            let is_probing = trust.phase == Phase::Probe;
+            probes += u64::from(is_probing);
+            if n % 2 == 0 && !is_probing {
                 trust.on_loss(now, RTT);
             }
             if is_refused(&trust) {

@@ -128,8 +128,8 @@ mod tests {
         for n in 0..200_u64 {
             let sent = Duration::from_millis(5 * n);
             let ticks = u32::try_from(sent.as_nanos() / tick.as_nanos()).unwrap();
-            let came = Instant::from_millis(20) + sent;
-            delay = clock.on_tsval(came, TcpTimestamp::new(start).plus(ticks));
+            let received_at = Instant::from_millis(20) + sent;
+            delay = clock.on_tsval(received_at, TcpTimestamp::new(start).plus(ticks));
         }
         (clock, delay)
     }
@@ -155,8 +155,8 @@ mod tests {
     fn the_current_timestamp_advances_with_time() {
         let (clock, _) = run(MILLISECOND, 1000);
         let newest = clock.last.unwrap().ts_val;
-        let came = Instant::from_millis(20 + 5 * 199);
-        assert_eq!(clock.current_tsval(came), Some(newest));
-        assert_eq!(clock.current_tsval(came + Duration::from_millis(250)), Some(newest.plus(250)));
+        let received_at = Instant::from_millis(20 + 5 * 199);
+        assert_eq!(clock.current_tsval(received_at), Some(newest));
+        assert_eq!(clock.current_tsval(received_at + Duration::from_millis(250)), Some(newest.plus(250)));
     }
 }

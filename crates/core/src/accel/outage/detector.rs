@@ -105,7 +105,7 @@ impl OutageDetector {
         self.last_activity = Some(now);
         // Packets from before the loss of the carrier may be processed after it.
         let is_old =
-            self.is_down() && self.carrier_lost.is_some_and(|gone| now.since(gone) < self.options.quiet_time);
+            self.is_down() && self.carrier_lost.is_some_and(|lost_at| now.since(lost_at) < self.options.quiet_time);
         if is_old { None } else { self.set_up(now, 0) }
     }
 

@@ -47,9 +47,9 @@ impl AckSender {
         scale: u8,
         outputs: &mut VecDeque<Output>,
     ) -> QueueResult {
-        let replaces = self.waiting.get(&flow).map(|(old, _)| ack.0.supersedes(old, scale));
-        let old = self.waiting.insert(flow, ack);
-        match (replaces, old) {
+        let replaces = self.waiting.get(&flow).map(|(waiting_ack, _)| ack.0.supersedes(waiting_ack, scale));
+        let replaced = self.waiting.insert(flow, ack);
+        match (replaces, replaced) {
             (Some(true), _) => QueueResult::Replaced,
             (Some(false), Some((_, packet))) => {
                 send(now, prober, packet, outputs);
@@ -92,7 +92,7 @@ impl AckSender {
     /// Removes and returns the waiting ACK of this flow.
     pub(crate) fn withdraw(&mut self, flow: &FourTuple) -> Option<(Ack, Vec<u8>)> {
         let waiting = self.waiting.remove(flow)?;
-        self.order.retain(|turn| turn != flow);
+        self.order.retain(|queued_flow| queued_flow != flow);
         Some(waiting)
     }
 

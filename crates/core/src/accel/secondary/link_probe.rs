@@ -271,9 +271,9 @@ impl LinkProber {
         let ceiling = self.rate_cap.filter(|ceiling| now < ceiling.until);
         let most =
             ceiling.map_or(self.options.max_allowance, |ceiling| ceiling.rate.min(self.options.max_allowance));
-        let more = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(most);
-        if more > self.allowance {
-            (self.allowance, self.allowance_changed, self.is_growing) = (more, now, true);
+        let raised = Bitrate::from_bits_per_sec(self.allowance.bits_per_sec().saturating_mul(5) / 4).min(most);
+        if raised > self.allowance {
+            (self.allowance, self.allowance_changed, self.is_growing) = (raised, now, true);
         }
     }
 
@@ -391,10 +391,10 @@ mod tests {
         prober.used = 10_000;
         let grown = (0..8).map(|n| answer(&mut prober, 3000 + n * 200, 0)).last();
         assert_eq!(grown, Some(280));
-        let late = [5000, 5600, 6200, 6800].map(|ms| answer(&mut prober, ms, 500));
-        assert_eq!(late, [140, 70, 35, 17]);
-        let later = (0..14).map(|n| answer(&mut prober, 7000 + n * 200, 0)).last();
-        assert_eq!(later, Some(280), "the cap was that of the first, and has expired");
+        let rates = [5000, 5600, 6200, 6800].map(|ms| answer(&mut prober, ms, 500));
+        assert_eq!(rates, [140, 70, 35, 17]);
+        let last_delay = (0..14).map(|n| answer(&mut prober, 7000 + n * 200, 0)).last();
+        assert_eq!(last_delay, Some(280), "the cap was that of the first, and has expired");
     }
 
     #[test]

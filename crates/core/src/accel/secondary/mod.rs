@@ -62,9 +62,9 @@ impl SecondaryLinks {
     /// Assigns the tasks.
     fn assign_roles(&mut self) {
         let characteristics = self.links.iter().map(|ManagedLink { prober: interface, .. }| {
-            let terms = interface.link();
+            let config = interface.link();
             let rtt = interface.rtt().unwrap_or(self.options.default_rtt);
-            Some(LinkCharacteristics { link: terms.link, down: terms.down?, up: terms.up?, rtt })
+            Some(LinkCharacteristics { link: config.link, down: config.down?, up: config.up?, rtt })
         });
         let Some(characteristics) = characteristics.collect::<Option<Vec<_>>>() else { return };
         let roles = Roles::of(&characteristics);
@@ -173,9 +173,9 @@ impl SecondaryLinks {
 
     /// How fast this flow may be so that a link can carry enough of its ACKs; zero: none takes them.
     pub(super) fn max_flow_rate(&self, now: Instant, flow: &Key) -> Bitrate {
-        let there =
+        let link_states =
             self.links.iter().filter(|link_state| link_state.carries(flow) && !link_state.prober.is_down(now));
-        let most = there.map(|link_state| link_state.prober.max_rate()).max().unwrap_or(Bitrate::ZERO);
+        let most = link_states.map(|link_state| link_state.prober.max_rate()).max().unwrap_or(Bitrate::ZERO);
         Bitrate::from_bits_per_sec(most.bits_per_sec().saturating_mul(DATA_PER_ACK_BYTE))
     }
 
@@ -209,8 +209,8 @@ impl SecondaryLinks {
             if interface.is_alive(now) {
                 offloader.flush(now, interface, outputs);
             } else {
-                let late = offloader.drain().into_iter().map(PacketBytes);
-                outputs.extend(late.map(|packet| Output::Send { link: primary, packet }));
+                let drained = offloader.drain().into_iter().map(PacketBytes);
+                outputs.extend(drained.map(|packet| Output::Send { link: primary, packet }));
             }
         }
     }

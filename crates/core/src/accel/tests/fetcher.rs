@@ -71,7 +71,7 @@ fn holes_of_twenty_milliseconds_are_requested_together_over_the_secondary_link()
             start: 9000,
             bytes: vec![7; 2896],
             latency: Some(Duration::from_millis(180)),
-            is_late: false
+            is_overdue: false
         })
     );
     assert_eq!(
@@ -170,7 +170,7 @@ fn a_server_that_is_late_over_all_links_gets_no_budget() {
     assert_eq!((third.link, fetcher.budget(server)), (CELL, 0));
     assert!(fetcher.budget(other) > budget / 2);
     let fetched = fetcher.fetched(at(2100), third.id, 0, Some(vec![1; 1448])).unwrap();
-    assert!(fetched.is_late && fetched.latency == Some(Duration::from_millis(100)), "both links were late");
+    assert!(fetched.is_overdue && fetched.latency == Some(Duration::from_millis(100)), "both links were late");
     assert!(fetcher.budget(server) > budget / 2, "no early-acked hole is open any more");
 }
 
@@ -198,13 +198,13 @@ fn a_response_is_late_only_if_its_own_link_and_the_others_were() {
     let slow = started(&mut fetcher, 20).remove(0);
     let quick = started(&mut fetcher, 950).remove(0);
     assert!(
-        !fetcher.fetched(at(1000), quick.id, 0, Some(vec![1; 1448])).unwrap().is_late,
+        !fetcher.fetched(at(1000), quick.id, 0, Some(vec![1; 1448])).unwrap().is_overdue,
         "only one link was slow"
     );
     fetcher.request(at(2000), hole(1, 9000, 1448));
     let fetch = started(&mut fetcher, 2020).remove(0);
     started(&mut fetcher, 3500);
-    assert!(fetcher.fetched(at(3600), fetch.id, 0, Some(vec![1; 1448])).unwrap().is_late);
+    assert!(fetcher.fetched(at(3600), fetch.id, 0, Some(vec![1; 1448])).unwrap().is_overdue);
     assert!(fetcher.fetched(at(3600), slow.id, 0, Some(vec![1; 1448])).is_none(), "its range was no longer wanted");
 }
 

@@ -36,7 +36,7 @@ fn segment(key: &Key, flags: Flags, seq: u32, ack: u32, options: &[TcpOption<'_>
     NewSegment { flags, options: list, ..base }.emit().unwrap()
 }
 
-const STAMPS: TcpOption<'_> =
+const TIMESTAMPS: TcpOption<'_> =
     TcpOption::Timestamps(Timestamps { ts_val: TcpTimestamp::new(9), ts_ecr: TcpTimestamp::new(8) });
 const MPTCP: TcpOption<'_> = TcpOption::Other { kind: 30, value: &[0, 1] };
 
@@ -73,7 +73,7 @@ fn an_ack_with_an_mptcp_option_leaves_unchanged_and_its_flow_is_left_alone() {
     for n in 0..400 {
         let signed = TcpOption::Other { kind: 19, value: &[0; 16] };
         let option = if n % 2 == 0 { MPTCP } else { signed };
-        let packet = segment(&key, Flags::ACK, 2, 1000 + n * 2896, &[STAMPS, option]);
+        let packet = segment(&key, Flags::ACK, 2, 1000 + n * 2896, &[TIMESTAMPS, option]);
         let out = send(&mut machine, 1050 + u64::from(n), &packet);
         assert!(
             out.contains(&Output::Forward(PacketBytes(packet))) && !out.contains(&Output::Suppress),
@@ -88,7 +88,7 @@ fn an_ack_with_an_mptcp_option_leaves_unchanged_and_its_flow_is_left_alone() {
 fn a_server_without_mptcp_makes_the_flow_plain_tcp() {
     let (mut machine, key) = (machine(), key(4000, 443));
     send(&mut machine, 1000, &segment(&key, Flags::SYN, 1, 0, &[MPTCP]));
-    send(&mut machine, 1050, &segment(&key, Flags::ACK, 2, 1000, &[STAMPS]));
+    send(&mut machine, 1050, &segment(&key, Flags::ACK, 2, 1000, &[TIMESTAMPS]));
     let status = machine.flows(Instant::from_millis(1500)).pop().unwrap();
     assert_eq!(status.inactive_reason(), None);
 }
@@ -101,21 +101,21 @@ fn a_second_connection_between_the_same_ports_is_a_new_flow() {
     send(&mut machine, 1000, &segment(&key, Flags::SYN, 1, 0, &[]));
     send(&mut machine, 1000, &segment(&key, Flags::SYN, 1, 0, &[]));
     for n in 0..100 {
-        send(&mut machine, 1050 + u64::from(n), &segment(&key, Flags::ACK, 2, 1000 + n * 2896, &[STAMPS]));
+        send(&mut machine, 1050 + u64::from(n), &segment(&key, Flags::ACK, 2, 1000 + n * 2896, &[TIMESTAMPS]));
     }
     // The SYN-ACK arrives again: the ACK was lost, or the packet is forged.
     let again = segment(&key.reversed(), Flags::SYN | Flags::ACK, 1, 2, &[]);
     machine.handle(Instant::from_millis(1500), Input::Incoming(PacketBytes(again)));
     assert_eq!(received(&machine), 99 * 2896);
     send(&mut machine, 2000, &segment(&key, Flags::SYN, 90_000, 0, &[]));
-    send(&mut machine, 2050, &segment(&key, Flags::ACK, 90_001, 1 << 31, &[STAMPS]));
+    send(&mut machine, 2050, &segment(&key, Flags::ACK, 90_001, 1 << 31, &[TIMESTAMPS]));
     assert_eq!(received(&machine), 0);
 }
 
 #[test]
 fn a_full_table_forgets_idle_flows_and_peers_fill_at_most_half_of_it() {
     let mut machine = machine();
-    let own = |n: u16| key(20_000 + n, 80);
+    let flow_key = |n: u16| key(20_000 + n, 80);
     let others = |n: u16| key(20_000 + n, 443).reversed();
     // Peers that open connections take half of the slots.
     for n in 0..6_000 {
@@ -127,17 +127,17 @@ fn a_full_table_forgets_idle_flows_and_peers_fill_at_most_half_of_it() {
     assert!(machine.flows.contains_key(&others(4_999)) && !machine.flows.contains_key(&others(5_000)));
     // Flows of the local stack take the rest, and no more.
     for n in 0..6_000 {
-        send(&mut machine, 1000, &segment(&own(n), Flags::SYN, 1, 0, &[]));
+        send(&mut machine, 1000, &segment(&flow_key(n), Flags::SYN, 1, 0, &[]));
     }
     assert_eq!(machine.flows.len(), 10_000);
-    assert!(machine.flows.contains_key(&own(4_999)) && !machine.flows.contains_key(&own(5_000)));
+    assert!(machine.flows.contains_key(&flow_key(4_999)) && !machine.flows.contains_key(&flow_key(5_000)));
     // A flow without a slot leaves unchanged.
-    let late = segment(&own(5_500), Flags::ACK, 2, 1000, &[STAMPS]);
-    assert!(send(&mut machine, 2000, &late).contains(&Output::Forward(PacketBytes(late))));
-    assert!(!machine.flows.contains_key(&own(5_500)));
+    let late_ack = segment(&flow_key(5_500), Flags::ACK, 2, 1000, &[TIMESTAMPS]);
+    assert!(send(&mut machine, 2000, &late_ack).contains(&Output::Forward(PacketBytes(late_ack))));
+    assert!(!machine.flows.contains_key(&flow_key(5_500)));
     // After ten seconds all idle flows are forgotten, but not the active one.
-    send(&mut machine, 8000, &segment(&own(7), Flags::ACK, 2, 1000, &[STAMPS]));
-    send(&mut machine, 12_000, &segment(&own(5_500), Flags::SYN, 1, 0, &[]));
+    send(&mut machine, 8000, &segment(&flow_key(7), Flags::ACK, 2, 1000, &[TIMESTAMPS]));
+    send(&mut machine, 12_000, &segment(&flow_key(5_500), Flags::SYN, 1, 0, &[]));
     assert_eq!(machine.flows.len(), 2);
-    assert!(machine.flows.contains_key(&own(5_500)) && machine.flows.contains_key(&own(7)));
+    assert!(machine.flows.contains_key(&flow_key(5_500)) && machine.flows.contains_key(&flow_key(7)));
 }

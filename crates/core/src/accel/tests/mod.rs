@@ -17,7 +17,7 @@ use crate::wire::packet::{
 
 const WIFI: LinkId = LinkId(0);
 const CELL: LinkId = LinkId(1);
-const OTHER: LinkId = LinkId(2);
+const OTHER_LINK: LinkId = LinkId(2);
 const SEGMENT: u32 = 1448;
 
 /// A download at 20 Mbit/s without loss; every second segment is acknowledged.
@@ -124,17 +124,17 @@ fn a_second_secondary_link_is_unused_until_the_first_one_fails() {
     let mut download = Download::new(&[Mechanism::AckOffload]);
     let mut config = download.machine.config().clone();
     let slow = SecondaryLink { up: Some(Bitrate::from_bits_per_sec(50_000)), ..SecondaryLink::new(CELL) };
-    config.secondary_links = vec![slow, SecondaryLink { link: OTHER, ..slow }];
+    config.secondary_links = vec![slow, SecondaryLink { link: OTHER_LINK, ..slow }];
     download.machine = Accelerator::new(config);
     download.run(9000);
     let both = acks(&download.run(1000));
     let over = |link: LinkId, all: &[(LinkId, Ack)]| all.iter().filter(|(by, _)| *by == link).count();
-    assert!(over(CELL, &both) > 80 && over(OTHER, &both) == 0);
+    assert!(over(CELL, &both) > 80 && over(OTHER_LINK, &both) == 0);
     download.machine.handle(download.now, Input::Carrier { link: CELL, is_up: false });
     download.drain();
     download.run(20);
     let one = acks(&download.run(1000));
-    assert!(over(CELL, &one) == 0 && over(OTHER, &one) > 80);
+    assert!(over(CELL, &one) == 0 && over(OTHER_LINK, &one) > 80);
 }
 
 #[test]
@@ -144,11 +144,14 @@ fn acks_are_not_offloaded_to_a_link_without_their_address_family() {
         let mut config = download.machine.config().clone();
         let other = SecondaryLink { families: AddressFamilies::V6, ..SecondaryLink::new(CELL) };
         config.secondary_links =
-            vec![other, SecondaryLink { families: AddressFamilies::V4, ..SecondaryLink::new(OTHER) }];
+            vec![other, SecondaryLink { families: AddressFamilies::V4, ..SecondaryLink::new(OTHER_LINK) }];
         let alone = Config { secondary_links: vec![other], ..config.clone() };
         download.machine = Accelerator::new(config);
         let both = acks(&download.run(10_000));
-        assert!(both.iter().any(|(by, _)| *by == OTHER) && both.iter().all(|(by, _)| *by != CELL), "{mechanism}");
+        assert!(
+            both.iter().any(|(by, _)| *by == OTHER_LINK) && both.iter().all(|(by, _)| *by != CELL),
+            "{mechanism}"
+        );
         download.machine = Accelerator::new(alone);
         assert!(acks(&download.run(10_000)).iter().all(|(by, _)| *by == WIFI), "{mechanism}");
     }
@@ -197,13 +200,13 @@ fn a_fast_flow_has_a_byte_withheld_which_is_released_when_no_ack_follows() {
     let mut download = Download::new(&[Mechanism::WithheldAck]);
     let first = acks(&download.run(4));
     assert_eq!(first.last().unwrap().1.ack, Seq::new(download.ack), "the flow is too young");
-    let later = acks(&download.run(500));
-    assert_eq!(later.last().unwrap().1.ack, Seq::new(download.ack - 1));
-    let late = acks(&download.wait(59));
-    assert_eq!(late, []);
-    let late = acks(&download.wait(100));
+    let later_acks = acks(&download.run(500));
+    assert_eq!(later_acks.last().unwrap().1.ack, Seq::new(download.ack - 1));
+    let late_acks = acks(&download.wait(59));
+    assert_eq!(late_acks, []);
+    let late_acks = acks(&download.wait(100));
     assert_eq!(
-        late.iter().map(|(link, ack)| (*link, ack.ack)).collect::<Vec<_>>(),
+        late_acks.iter().map(|(link, ack)| (*link, ack.ack)).collect::<Vec<_>>(),
         [(WIFI, Seq::new(download.ack))]
     );
 }
@@ -299,9 +302,9 @@ fn a_sender_gets_one_unreachable_message_for_each_timeout_it_may_have_had() {
         "timeouts after 0.3, 0.9 and 2 s, and the retransmission in flight"
     );
     assert!(messages.iter().all(|one| *one == (Some(WIFI), message)), "about the missing segment, to its sender");
-    let rest: Vec<Output> =
+    let remaining_outputs: Vec<Output> =
         after.into_iter().filter(|output| unreachables(core::slice::from_ref(output)).is_empty()).collect();
-    let acks_sent = acks(&rest);
+    let acks_sent = acks(&remaining_outputs);
     assert_eq!(acks_sent.len(), 3);
     assert!(
         acks_sent.iter().all(|(_, ack)| ack.ack == Seq::new(download.ack) && ack.sack_blocks.is_empty()),
@@ -364,9 +367,10 @@ fn the_local_stack_gets_unreachable_messages_for_an_upload_after_an_outage() {
         let packet = upload.packet(&[]);
         upload.machine.handle(upload.now, Input::Incoming(packet));
         upload.drain();
-        let stamps = Timestamps { ts_val: TcpTimestamp::new(upload.millis()), ts_ecr: TcpTimestamp::new(n) };
-        let own = key().reversed();
-        let data = NewSegment::data(&own, Seq::new(upload.ack), Seq::new(7), 1000, Some(stamps), &[0; 100]);
+        let timestamps = Timestamps { ts_val: TcpTimestamp::new(upload.millis()), ts_ecr: TcpTimestamp::new(n) };
+        let upload_key = key().reversed();
+        let data =
+            NewSegment::data(&upload_key, Seq::new(upload.ack), Seq::new(7), 1000, Some(timestamps), &[0; 100]);
         upload
             .machine
             .handle(upload.now, Input::Captured { packet: PacketBytes(data.emit().unwrap()), length: 1500 });
@@ -419,10 +423,10 @@ fn acks_use_the_secondary_link_up_to_its_rate_and_the_newest_arrives() {
         }
     }
     assert!((10_000..=11_400).contains(&bytes), "{bytes} of 11250 bytes");
-    let held = second.iter().filter(|output| **output == Output::Suppress).count();
-    assert_eq!(held, 1000, "every ACK");
-    let rest = acks(&download.wait(50));
-    let newest = rest.last().or(acks(&second).last()).unwrap().1.ack;
+    let suppressed = second.iter().filter(|output| **output == Output::Suppress).count();
+    assert_eq!(suppressed, 1000, "every ACK");
+    let later_acks = acks(&download.wait(50));
+    let newest = later_acks.last().or(acks(&second).last()).unwrap().1.ack;
     assert_eq!(newest, Seq::new(download.ack));
 }
 
@@ -438,8 +442,8 @@ fn a_flow_with_holes_keeps_its_acks_on_the_primary_link() {
         download.wait(1);
     }
     download.ack = hole + 20 * SEGMENT;
-    let (closing, late) = (download.send_ack(&[]), download.wait(100));
-    let all = acks(&closing).into_iter().chain(acks(&late));
+    let (closing, late_outputs) = (download.send_ack(&[]), download.wait(100));
+    let all = acks(&closing).into_iter().chain(acks(&late_outputs));
     assert!(all.filter(|(_, ack)| ack.ack == Seq::new(download.ack)).all(|(link, _)| link == WIFI));
     assert!(download.run(500).contains(&Output::Suppress), "and not for ever");
 }
@@ -465,8 +469,12 @@ fn an_upload_is_restarted_when_the_link_has_recovered_and_not_before() {
         |outputs: &[Output]| outputs.iter().filter(|output| matches!(output, Output::Deliver(_))).count();
     let during = upload.wait(380);
     assert!(upload.machine.links(upload.now)[0].is_down);
-    let later = upload.wait(3000);
-    assert_eq!((delivered(&during), delivered(&later)), (0, 0), "a restart ACK during the outage would be used up");
+    let after_outage = upload.wait(3000);
+    assert_eq!(
+        (delivered(&during), delivered(&after_outage)),
+        (0, 0),
+        "a restart ACK during the outage would be used up"
+    );
     upload.gateway_answers = true;
     let after = upload.wait(200);
     assert!((1..=3).contains(&delivered(&after)), "{after:?}");

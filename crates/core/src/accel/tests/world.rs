@@ -174,7 +174,7 @@ impl World {
                 repair
                     .local_resets(Seq::new(repair.next_expected))
                     .into_iter()
-                    .for_each(|reset| self.later(Duration::ZERO, Event::ToStack(reset)));
+                    .for_each(|reset| self.schedule(Duration::ZERO, Event::ToStack(reset)));
                 continue;
             }
             for hole in &repair.holes {
@@ -183,7 +183,7 @@ impl World {
                 for (packet, millis) in
                     repair.fill_segments(hole, &bytes, None).into_iter().flat_map(|p| [(p.clone(), 200), (p, 260)])
                 {
-                    self.later(Duration::from_millis(millis), Event::ToStack(packet));
+                    self.schedule(Duration::from_millis(millis), Event::ToStack(packet));
                 }
             }
         }
@@ -215,10 +215,10 @@ impl World {
         let request =
             NewSegment::data(&key(), Seq::new(100), self.seq(0), 500, timestamps, request).emit().unwrap();
         self.hand(Input::Outgoing(PacketBytes(request.clone())), Some(PacketBytes(request)));
-        self.later(DELAY, Event::Server);
+        self.schedule(DELAY, Event::Server);
         if let Some((from, to)) = self.impairment.outage {
-            self.later(Duration::from_millis(from), Event::Carrier(false));
-            self.later(Duration::from_millis(to), Event::Carrier(true));
+            self.schedule(Duration::from_millis(from), Event::Carrier(false));
+            self.schedule(Duration::from_millis(to), Event::Carrier(true));
         }
     }
 
@@ -239,7 +239,7 @@ impl World {
                     self.last_progress = self.now;
                     self.repair();
                 }
-                self.later(Duration::from_millis(2), Event::Server);
+                self.schedule(Duration::from_millis(2), Event::Server);
             }
         }
     }
@@ -263,9 +263,9 @@ impl World {
                 }
                 Output::Suppress => verdicts += 1,
                 Output::Send { link: WIFI, packet } => self.leave(packet),
-                Output::Send { link: CELL, packet } => self.later(DELAY * 3, Event::ToServer(packet)),
+                Output::Send { link: CELL, packet } => self.schedule(DELAY * 3, Event::ToServer(packet)),
                 Output::Deliver(packet) if !self.chance(self.impairment.undelivered) => {
-                    self.later(Duration::ZERO, Event::ToStack(packet));
+                    self.schedule(Duration::ZERO, Event::ToStack(packet));
                 }
                 Output::Fetch(fetch) => self.fetch(&fetch),
                 _ => {}
@@ -281,15 +281,15 @@ impl World {
             self.fetched += end - start;
             let bytes = (!self.chance(self.impairment.refused_fetches))
                 .then(|| PacketBytes((*start..*end).map(byte).collect()));
-            let mut rest = Duration::from_millis(150 + self.number() % 200);
+            let mut pause = Duration::from_millis(150 + self.number() % 200);
             if self.is_fetch_slow && *start >= 512 {
                 let at = self.slow_fetches.iter().position(|old| old == start).unwrap_or(self.slow_fetches.len());
                 self.slow_fetches.extend((at == self.slow_fetches.len()).then_some(*start));
                 let due = Instant::from_millis(1000) + SLOW_FETCH * (at as u32 + 1);
-                rest = rest.max(due.since(self.now));
+                pause = pause.max(due.since(self.now));
             }
             if !self.chance(self.impairment.unanswered_fetches) {
-                self.later(rest, Event::Fetched(fetch.id, range as u32, bytes));
+                self.schedule(pause, Event::Fetched(fetch.id, range as u32, bytes));
             }
         }
     }
@@ -323,7 +323,7 @@ impl World {
         if !self.is_down() && !self.chance(self.impairment.loss) {
             // Some are late, and so reordered.
             let delay = if self.chance(self.impairment.delay) { Duration::from_millis(3) } else { Duration::ZERO };
-            self.later(DELAY + delay, Event::ToHost(packet));
+            self.schedule(DELAY + delay, Event::ToHost(packet));
         }
     }
 
@@ -337,7 +337,7 @@ impl World {
             let answer =
                 NewSegment::data(&key().reversed(), self.seq(self.nxt), Seq::new(127), 500, timestamps, &[]);
             let answer = PacketBytes(answer.emit().unwrap());
-            self.later(DELAY, Event::ToHost(answer));
+            self.schedule(DELAY, Event::ToHost(answer));
         }
         let at = u64::from(ack.since(Seq::new(self.impairment.isn)));
         if at > self.nxt || at < self.una {
@@ -440,7 +440,7 @@ impl World {
             assert!(at <= self.stream.len() as u64, "beyond the stream");
         }
         if !self.is_down() && !self.chance(self.impairment.loss / 4) {
-            self.later(DELAY, Event::ToServer(packet));
+            self.schedule(DELAY, Event::ToServer(packet));
         }
     }
 
@@ -457,7 +457,7 @@ impl World {
         self.now.since(Instant::ZERO).as_millis() as u32
     }
 
-    fn later(&mut self, by: Duration, event: Event) {
+    fn schedule(&mut self, by: Duration, event: Event) {
         self.count += 1;
         self.events.insert((self.now + by, self.count), event);
     }

@@ -204,8 +204,8 @@ mod tests {
             in_flight_rate,
             sent_acks: 0,
         };
-        let pace = (rate(likely * 1000), Duration::from_millis(100));
-        params.ack_steps(pace, DataSize::from_bytes(limit * 1000), 1000)
+        let rate_and_rtt = (rate(likely * 1000), Duration::from_millis(100));
+        params.ack_steps(rate_and_rtt, DataSize::from_bytes(limit * 1000), 1000)
     }
 
     #[test]
@@ -256,8 +256,8 @@ mod tests {
             sent_acks: spent,
         };
         let steps = |spent| {
-            let pace = (Bitrate::from_mbps(10), Duration::from_millis(100));
-            params(spent).ack_steps(pace, DataSize::from_bytes(200_000), 1448)
+            let rate_and_rtt = (Bitrate::from_mbps(10), Duration::from_millis(100));
+            params(spent).ack_steps(rate_and_rtt, DataSize::from_bytes(200_000), 1448)
         };
         assert_eq!((steps(0), steps(265), steps(310)), (Some(0..=139), Some(30..=139), None));
     }

@@ -17,8 +17,8 @@ fn rate(bits: u64) -> Bitrate {
 
 /// Capacities of relays, and for each edge its direct rate and the (relay, rate) of its candidates.
 fn instance(capacities: &[u64], edges: &[(u64, &[(usize, u64)])]) -> Instance {
-    let rooms: Vec<Bitrate> = capacities.iter().map(|room| rate(*room)).collect();
-    let mut instance = Instance::new(&rooms).unwrap();
+    let relay_capacities: Vec<Bitrate> = capacities.iter().map(|capacity| rate(*capacity)).collect();
+    let mut instance = Instance::new(&relay_capacities).unwrap();
     for (direct, candidates) in edges {
         let candidates: Vec<Candidate> =
             candidates.iter().map(|(relay, bits)| Candidate { relay: *relay, rate: rate(*bits) }).collect();
@@ -65,14 +65,14 @@ fn any_rate() -> impl Strategy<Value = u64> {
 
 /// A few relays, and edges each of which measured some of them.
 fn any_instance(edges: usize) -> impl Strategy<Value = Instance> {
-    let rooms =
+    let capacities =
         prop::collection::vec(prop_oneof![3 => 0_u64..60, 3 => 0_u64..60_000_000, 1 => 0..(1_u64 << 50)], 1..5);
     let members = prop::collection::vec((any_rate(), prop::collection::vec(any_rate(), 4), any::<u8>()), 0..=edges);
-    (rooms, members).prop_map(|(rooms, members)| {
-        let room: Vec<Bitrate> = rooms.iter().map(|room| rate(*room)).collect();
-        let mut instance = Instance::new(&room).unwrap();
+    (capacities, members).prop_map(|(capacities, members)| {
+        let relay_capacities: Vec<Bitrate> = capacities.iter().map(|capacity| rate(*capacity)).collect();
+        let mut instance = Instance::new(&relay_capacities).unwrap();
         for (direct, rates, named) in members {
-            let named = (0..rooms.len()).filter(|relay| named >> relay & 1 == 1);
+            let named = (0..capacities.len()).filter(|relay| named >> relay & 1 == 1);
             let candidates: Vec<Candidate> =
                 named.map(|relay| Candidate { relay, rate: rate(rates[relay]) }).collect();
             instance.add(rate(direct), &candidates).unwrap();
@@ -90,15 +90,17 @@ fn town(relays: usize, edges: usize, load: f64) -> Instance {
     };
     let members: Vec<(u64, Vec<(usize, u64)>)> = (0..edges)
         .map(|_| {
-            let own = 100_000 << draw(6);
+            let direct_rate = 100_000 << draw(6);
             let home = draw(relays as u64) as usize;
             let count = 3 + draw(3) as usize;
-            let near = (0..count.min(relays)).map(|step| ((home + step) % relays, own * (12 + draw(60)) / 10));
-            (own, near.collect())
+            let near =
+                (0..count.min(relays)).map(|step| ((home + step) % relays, direct_rate * (12 + draw(60)) / 10));
+            (direct_rate, near.collect())
         })
         .collect();
     let best: u64 = members.iter().map(|(_, near)| near.iter().map(|(_, bits)| *bits).max().unwrap_or(0)).sum();
-    let room = (best as f64 / load / relays as f64) as u64;
-    let members: Vec<(u64, &[(usize, u64)])> = members.iter().map(|(own, near)| (*own, near.as_slice())).collect();
-    instance(&std::vec![room; relays], &members)
+    let capacity = (best as f64 / load / relays as f64) as u64;
+    let members: Vec<(u64, &[(usize, u64)])> =
+        members.iter().map(|(direct_rate, near)| (*direct_rate, near.as_slice())).collect();
+    instance(&std::vec![capacity; relays], &members)
 }

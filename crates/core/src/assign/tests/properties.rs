@@ -123,8 +123,8 @@ fn the_division_of_work_into_steps_does_not_matter_in_a_town_either() {
     let town = town(20, 3000, 1.2);
     let cuts: Vec<u64> = (0..400).map(|n| n * 37 % 60_000).collect();
     let (steps, plan) = run_in_steps(Solver::new(&town, None), &cuts);
-    let (whole, same) = run_in_steps(Solver::new(&town, None), &[cuts.iter().sum()]);
-    assert_eq!(steps.last(), whole.last());
+    let (single_run, same) = run_in_steps(Solver::new(&town, None), &[cuts.iter().sum()]);
+    assert_eq!(steps.last(), single_run.last());
     assert_eq!(plan, same);
     let falls = |pair: &&[Progress]| pair[1].gain < pair[0].gain || pair[1].bound > pair[0].bound;
     assert_eq!(steps.windows(2).find(falls), None);

@@ -107,8 +107,8 @@ fn a_repeated_matching_of_an_unchanged_instance_moves_hardly_any_edge() {
     solver.step(20_000_000);
     let (plan, prices) = (solver.matching(), solver.prices());
     let relays: Vec<Option<usize>> = plan.relays().collect();
-    let stay = SwitchingCost { share: Ratio::from_percent(10), fee: Bitrate::ZERO };
-    let before = WarmStart { prices: &prices, relays: &relays, switching_cost: stay };
+    let switching_cost = SwitchingCost { share: Ratio::from_percent(10), fee: Bitrate::ZERO };
+    let before = WarmStart { prices: &prices, relays: &relays, switching_cost };
     let mut again = Solver::new(&town, Some(before));
     again.step(20_000_000);
     let moved = again.matching().relays().zip(&relays).filter(|(now, before)| now != *before).count();
@@ -140,8 +140,8 @@ fn the_large_neighborhood_search_closes_most_of_the_remaining_gap() {
     let town = town(20, 400, 1.2);
     let mut solver = Solver::new(&town, None);
     let early = solver.step(600_000).relative_gap();
-    let late = solver.step(200_000_000).relative_gap();
-    assert!(late < early * 0.7 && late < 0.004, "{early} {late}");
+    let late_gap = solver.step(200_000_000).relative_gap();
+    assert!(late_gap < early * 0.7 && late_gap < 0.004, "{early} {late_gap}");
     assert_valid(&town, &solver.matching());
 }
 
@@ -149,23 +149,23 @@ fn the_large_neighborhood_search_closes_most_of_the_remaining_gap() {
 fn the_slope_of_the_smoothed_bound_is_capacity_less_load() {
     let town = town(6, 3000, 1.2);
     let view = ReducedInstance::without_current(&town);
-    let look = |prices: &[f64], band| {
-        let mut look = DualEval::new(view, prices, band);
-        while !look.is_done(view) {
-            look.advance(view, prices);
+    let evaluate = |prices: &[f64], band| {
+        let mut eval = DualEval::new(view, prices, band);
+        while !eval.is_done(view) {
+            eval.advance(view, prices);
         }
-        look
+        eval
     };
     let prices = [0.31, 0.42, 0.27, 0.55, 0.38, 0.46];
-    let here = look(&prices, 0.05);
-    assert!(here.smooth_value() >= look(&prices, 0.0).smooth_value() && !here.ties.is_empty());
+    let smoothed = evaluate(&prices, 0.05);
+    assert!(smoothed.smooth_value() >= evaluate(&prices, 0.0).smooth_value() && !smoothed.ties.is_empty());
     for relay in 0..prices.len() {
         let [low, high] = [-1e-5, 1e-5].map(|step| {
             let mut prices = prices;
             prices[relay] += step;
-            look(&prices, 0.05).smooth_value()
+            evaluate(&prices, 0.05).smooth_value()
         });
-        let (slope, expected) = ((high - low) / 2e-5, town.capacity_bits(relay) - here.load[relay]);
+        let (slope, expected) = ((high - low) / 2e-5, town.capacity_bits(relay) - smoothed.load[relay]);
         assert!((slope - expected).abs() < 0.02 * town.capacity_bits(relay), "{relay}: {slope} {expected}");
     }
 }
@@ -174,7 +174,8 @@ fn the_slope_of_the_smoothed_bound_is_capacity_less_load() {
 fn the_prices_found_have_the_lowest_bound() {
     // One relay. The price is that at which half of the edges, equal except for their gains, prefer no relay.
     let boxes: Vec<(u64, Vec<(usize, u64)>)> = (1..=100).map(|n| (n * 10, [(0, 2000)].to_vec())).collect();
-    let boxes: Vec<(u64, &[(usize, u64)])> = boxes.iter().map(|(own, near)| (*own, near.as_slice())).collect();
+    let boxes: Vec<(u64, &[(usize, u64)])> =
+        boxes.iter().map(|(direct_rate, near)| (*direct_rate, near.as_slice())).collect();
     let one = instance(&[100_000], &boxes);
     let mut solver = Solver::new(&one, None);
     solver.step(1_000_000);

@@ -46,7 +46,7 @@ fn play(model: Model, traffic: &[Traffic]) -> (Meter, Instant) {
 fn sum_of_parts(breakdown: &EnergyBreakdown) -> Energy {
     let states =
         |energy: &RadioEnergy| energy.promotion + energy.active + energy.tail.iter().copied().sum() + energy.idle;
-    breakdown.platform + breakdown.links.iter().filter_map(|(_, bill)| bill.as_ref()).map(states).sum()
+    breakdown.platform + breakdown.links.iter().filter_map(|(_, energy)| energy.as_ref()).map(states).sum()
 }
 
 /// All time that is contained in the totals.

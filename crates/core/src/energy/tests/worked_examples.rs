@@ -61,9 +61,9 @@ fn the_state_machine_agrees_with_greenbags_equation_5() {
     for n in 1..=1600 {
         radio.on_bytes(at(10 * n), DOWN, DataSize::from_bytes(6250));
     }
-    let bill = radio.energy_until_idle(at(16_000));
-    assert_near(joules(bill.active), 33.6928, 1e-9);
-    assert_near(joules(bill.tail_total()), 15.12, 1e-9);
+    let energy = radio.energy_until_idle(at(16_000));
+    assert_near(joules(energy.active), 33.6928, 1e-9);
+    assert_near(joules(energy.tail_total()), 15.12, 1e-9);
     assert_near(
         joules(radio.model().transfer_energy(DOWN, DataSize::from_bytes(10_000_000), Bitrate::from_mbps(5))),
         48.8128,
@@ -193,7 +193,7 @@ fn two_radios_draw_their_shared_base_power_once() {
     assert_near(joules(w.active + l.active), apart - 0.29844 * (4.3 - 0.303), 1e-6);
     assert_near(joules(l.promotion + l.tail_total()), 12.585_463_07, 1e-7);
     // The radios alternate: neither gets the whole reduction.
-    let rebate = |bill: Energy, apart: f64| apart - joules(bill);
+    let rebate = |energy: Energy, apart: f64| apart - joules(energy);
     let of_wifi = rebate(w.active, 0.4691 * 8.0 + 112.6e-9 * 801.0 * 10_000.0);
     assert!((0.2..0.9).contains(&of_wifi), "{of_wifi}");
     assert_eq!(account.total(), w.total() + l.total());
@@ -213,10 +213,10 @@ fn the_shared_base_power_gives_the_thresholds_of_emptcps_table_2() {
         let rate: Bitrate = loads.iter().map(|(.., rate)| *rate).sum();
         model.active_power(&loads).as_watts_f64() / rate.as_mbps_f64()
     };
-    for (n, (lte, below, above)) in TABLE_2.into_iter().enumerate() {
+    for (row, (lte, below, above)) in TABLE_2.into_iter().enumerate() {
         let both = |wifi| per_bit(&[(LinkKind::Wifi, wifi), (LinkKind::Lte, lte)]);
         // The Wi-Fi rate at which `better` changes from true to false.
-        let turn = |better: &dyn Fn(f64) -> bool| {
+        let crossover_rate = |better: &dyn Fn(f64) -> bool| {
             let (mut low, mut high) = (0.001, 5.0);
             for _ in 0..60 {
                 let middle = (low + high) / 2.0;
@@ -224,10 +224,10 @@ fn the_shared_base_power_gives_the_thresholds_of_emptcps_table_2() {
             }
             low
         };
-        let lte_only = turn(&|wifi| per_bit(&[(LinkKind::Lte, lte)]) < both(wifi));
-        let both_until = turn(&|wifi| both(wifi) < per_bit(&[(LinkKind::Wifi, wifi)]));
+        let lte_only = crossover_rate(&|wifi| per_bit(&[(LinkKind::Lte, lte)]) < both(wifi));
+        let both_until = crossover_rate(&|wifi| both(wifi) < per_bit(&[(LinkKind::Wifi, wifi)]));
         assert_near(both_until, above, 0.06 * above);
-        if n > 0 {
+        if row > 0 {
             assert_near(lte_only, below, 0.06 * below);
         }
     }

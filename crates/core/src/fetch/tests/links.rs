@@ -35,14 +35,14 @@ fn a_stalled_link_keeps_its_ranges_until_the_others_have_nothing_to_request() {
         let req = driver.first_request(B);
         driver.deliver(req, 5000);
     }
-    let held: Vec<ByteRange> = driver.requests_on(A).iter().filter_map(|(_, a)| bounded_range(a)).collect();
-    assert!(!held.is_empty());
+    let requested: Vec<ByteRange> = driver.requests_on(A).iter().filter_map(|(_, a)| bounded_range(a)).collect();
+    assert!(!requested.is_empty());
     let taken = |driver: &TestDriver| {
         driver
             .requests_on(B)
             .iter()
             .filter_map(|(_, a)| bounded_range(a))
-            .any(|s| s.start < held[0].end && s.end > 1000 && s.start >= held[0].start)
+            .any(|s| s.start < requested[0].end && s.end > 1000 && s.start >= requested[0].start)
     };
     assert!(!taken(&driver), "requested at once");
     driver.deliver_all(B, SIZE, TAG);
@@ -59,7 +59,7 @@ fn bounded_range(request: &SentRequest) -> Option<ByteRange> {
 #[test]
 fn a_stalled_link_is_probed_by_new_connections_and_the_first_to_deliver_wins() {
     let mut driver = two_delivering_links();
-    let old = driver.conns_on(A)[0];
+    let first_conn = driver.conns_on(A)[0];
     for _ in 0..20 {
         driver.advance(Duration::from_millis(100));
         let req = driver.first_request(B);
@@ -69,7 +69,7 @@ fn a_stalled_link_is_probed_by_new_connections_and_the_first_to_deliver_wins() {
     assert!((2..=12).contains(&probes), "{probes}");
     assert!(driver.notices.iter().any(|n| matches!(n, Notice::Stalled { link: A, .. })));
     let fresh = driver.connect_newest(A, 20);
-    assert_eq!(driver.conns_on(A), [old, fresh]);
+    assert_eq!(driver.conns_on(A), [first_conn, fresh]);
     let req =
         driver.requests_on(A).iter().find(|(_, a)| a.conn == fresh).expect("a request on the new connection").0;
     driver.respond_partial(req, SIZE, TAG);
@@ -251,9 +251,9 @@ fn a_server_that_accepts_connections_but_never_responds_is_not_flooded() {
     }
     assert!(connected.len() <= 12, "{} connections in 20 s", connected.len());
     // A late response is used all the same.
-    let late = driver.first_request(B);
-    driver.respond_partial(late, SIZE, TAG);
-    driver.deliver(late, 1000);
+    let late_request = driver.first_request(B);
+    driver.respond_partial(late_request, SIZE, TAG);
+    driver.deliver(late_request, 1000);
     assert_eq!(driver.conns_on(B).len(), 1);
 }
 
@@ -299,10 +299,10 @@ fn a_recovered_connection_owns_its_ranges_again() {
         let req = driver.first_request(B);
         driver.deliver(req, 1000);
     }
-    let held = driver.requests_on(A)[0].0;
+    let first_request = driver.requests_on(A)[0].0;
     // Everything else is in flight, so the ranges of A are released. Then A delivers again.
     crate::fetch::stall::release(&mut driver.fetch.transfers, A);
-    driver.deliver(held, 1000);
+    driver.deliver(first_request, 1000);
     assert!(driver.fetch.transfers.coverage.next_free(0, 65_536).is_none(), "free although it is in flight");
 }
 

@@ -175,16 +175,16 @@ fn after_a_mismatch_the_file_is_fetched_from_one_mirror_after_the_other() {
     for bad_mirror in [FIRST_MIRROR, SECOND_MIRROR] {
         let mut driver = TestDriver::with_two_links(digest_config(DigestScope::File));
         driver.serve(|_| 206, 100);
-        driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
+        driver.verify_ranges(|_, mirrors| !mirrors.contains(&bad_mirror));
         assert!(!driver.done && driver.restarts == 1);
         driver.serve(|_| 206, 1000);
         assert_eq!(driver.mirrors_used(), [FIRST_MIRROR], "only one mirror");
-        driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
+        driver.verify_ranges(|_, mirrors| !mirrors.contains(&bad_mirror));
         if bad_mirror == FIRST_MIRROR {
             assert!(!driver.done && driver.failed.is_none(), "the other mirror may have the right file");
             driver.serve(|_| 206, 1000);
             assert_eq!(driver.mirrors_used(), [SECOND_MIRROR]);
-            driver.verify_ranges(|_, of| !of.contains(&bad_mirror));
+            driver.verify_ranges(|_, mirrors| !mirrors.contains(&bad_mirror));
         }
         assert!(driver.done, "{:?}", driver.notices);
     }
@@ -244,7 +244,7 @@ impl TestDriver {
                     }
                 }
             }
-            self.verify_ranges(|_, of| good(of));
+            self.verify_ranges(|_, mirrors| good(mirrors));
             if self.done || self.failed.is_some() {
                 return;
             }
@@ -282,7 +282,7 @@ fn with_a_digest_a_good_mirror_is_found_whatever_the_others_do() {
             }
             let last = UrlId(u16::try_from(list.len() - 1).unwrap());
             let behaviour = |mirror: UrlId| list[usize::from(mirror.0)];
-            driver.serve_each(behaviour, |of| of == [last]);
+            driver.serve_each(behaviour, |mirrors| mirrors == [last]);
             let case = list.iter().map(|behaviour| match behaviour {
                 Ranges => "ranges".into(),
                 Status(status) => status.to_string(),
@@ -334,7 +334,7 @@ fn a_mirror_that_delivers_a_bad_piece_is_excluded_and_good_pieces_are_kept() {
     let mut driver = TestDriver::with_two_links(digest_config(DigestScope::Pieces(DataSize::from_bytes(30_000))));
     for _ in 0..2000 {
         driver.serve(|_| 206, 1);
-        driver.verify_ranges(|_, of| !of.contains(&SECOND_MIRROR));
+        driver.verify_ranges(|_, mirrors| !mirrors.contains(&SECOND_MIRROR));
     }
     assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
     assert_eq!(driver.restarts, 0);
@@ -349,7 +349,7 @@ fn the_first_mirror_may_be_the_bad_one() {
     let mut driver = TestDriver::with_two_links(digest_config(DigestScope::Pieces(DataSize::from_bytes(100_000))));
     for _ in 0..2000 {
         driver.serve(|_| 206, 1);
-        driver.verify_ranges(|_, of| !of.contains(&FIRST_MIRROR));
+        driver.verify_ranges(|_, mirrors| !mirrors.contains(&FIRST_MIRROR));
     }
     assert!(driver.done, "{:?} {:?}", driver.failed, driver.notices);
 }

@@ -38,7 +38,7 @@ fn run(driver: &mut TestDriver, links: &mut [SimulatedLink], total: u64) -> u64 
                     link.idle_ms += u64::from(ms > link.one_way_ms * 4);
                     break;
                 };
-                if link.server_delay_ms > 0 && link.serving.is_none_or(|(of, _)| of != req) {
+                if link.server_delay_ms > 0 && link.serving.is_none_or(|(served, _)| served != req) {
                     link.serving = Some((req, ms + link.server_delay_ms));
                 }
                 if link.serving.is_some_and(|(_, until)| ms < until) {
@@ -116,19 +116,20 @@ fn a_server_with_a_delay_before_each_response_gets_large_requests() {
 
 #[test]
 fn two_steady_links_finish_together_and_never_idle() {
-    for (a, b) in [((80, 20), (61, 50)), ((8, 20), (61, 50)), ((50, 20), (5, 100)), ((30, 20), (30, 60))] {
+    for (path_a, path_b) in [((80, 20), (61, 50)), ((8, 20), (61, 50)), ((50, 20), (5, 100)), ((30, 20), (30, 60))]
+    {
         let total = 20_000_000;
         let mut driver = TestDriver::with_two_links(Config::default());
-        let mut links = [simulated_link(A, a.0, a.1), simulated_link(B, b.0, b.1)];
+        let mut links = [simulated_link(A, path_a.0, path_a.1), simulated_link(B, path_b.0, path_b.1)];
         let time = run(&mut driver, &mut links, total);
-        let ideal = total / ((a.0 + b.0) * 125);
+        let ideal = total / ((path_a.0 + path_b.0) * 125);
         let delta = links[0].last_ms.abs_diff(links[1].last_ms);
         let idle = links.iter().map(|p| p.idle_ms).max().unwrap();
-        assert!(delta <= 30, "{a:?} {b:?}: delta {delta} ms");
-        assert!(idle <= 40, "{a:?} {b:?}: drained for {idle} ms");
-        assert!(time <= ideal + ideal / 50 + 100, "{a:?} {b:?}: {time} ms instead of {ideal}");
+        assert!(delta <= 30, "{path_a:?} {path_b:?}: delta {delta} ms");
+        assert!(idle <= 40, "{path_a:?} {path_b:?}: drained for {idle} ms");
+        assert!(time <= ideal + ideal / 50 + 100, "{path_a:?} {path_b:?}: {time} ms instead of {ideal}");
         let wasted = driver.fetch.status().wasted.bytes();
-        assert!(wasted <= total / 100, "{a:?} {b:?}: wasted {wasted}");
+        assert!(wasted <= total / 100, "{path_a:?} {path_b:?}: wasted {wasted}");
     }
 }
 

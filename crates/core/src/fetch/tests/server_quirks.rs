@@ -93,7 +93,7 @@ fn after_http_1_1_required_a_new_connection_is_opened_at_once() {
 #[test]
 fn a_server_that_loses_pipelined_requests_gets_one_at_a_time() {
     let mut driver = one_link();
-    let old = driver.connect_newest(A, 20);
+    let first_conn = driver.connect_newest(A, 20);
     let req = driver.first_request(A);
     driver.respond_partial(req, 80_000_000, TAG);
     driver.advance(Duration::from_millis(20));
@@ -112,7 +112,7 @@ fn a_server_that_loses_pipelined_requests_gets_one_at_a_time() {
     }
     driver.deliver(first, left);
     driver.end_response(first);
-    while driver.conns_on(A) == [old] {
+    while driver.conns_on(A) == [first_conn] {
         driver.advance(Duration::from_millis(50));
     }
     let fresh = driver.connect_newest(A, 20);

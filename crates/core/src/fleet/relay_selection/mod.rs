@@ -355,15 +355,15 @@ impl RelaySelector {
         match reply.assignment {
             Some(assignment) => {
                 self.stats.add(&assignment.relay, assignment.addresses, assignment.server_name, self.now);
-                let held = CurrentAssignment {
+                let current = CurrentAssignment {
                     relay: assignment.relay,
                     reservation: assignment.reservation,
                     version: assignment.version,
                 };
-                if self.held_assignment.as_ref().is_none_or(|assigned| assigned.assignment != held) {
-                    let rate = self.stats.rate(&held.relay).unwrap_or(held.reservation);
+                if self.held_assignment.as_ref().is_none_or(|assigned| assigned.assignment != current) {
+                    let rate = self.stats.rate(&current.relay).unwrap_or(current.reservation);
                     (self.held_assignment, self.low_samples) =
-                        (Some(HeldAssignment { assignment: held, initial_rate: rate }), 0);
+                        (Some(HeldAssignment { assignment: current, initial_rate: rate }), 0);
                     self.outputs.push_back(Output::Persist);
                 }
                 (self.is_fleet_full, self.previous_relay) = (false, None);
@@ -413,7 +413,7 @@ impl RelaySelector {
         }
         self.stats.set_failed(relay, has_failed, self.now);
         if has_failed && self.held_assignment.as_ref().is_some_and(|assigned| assigned.assignment.relay == *relay) {
-            let earliest = self.last_refresh.map_or(self.now, |asked| asked + FAILURE_REFRESH_PAUSE);
+            let earliest = self.last_refresh.map_or(self.now, |refreshed_at| refreshed_at + FAILURE_REFRESH_PAUSE);
             self.schedule_refresh(earliest.max(self.now));
         }
         self.update_order();
@@ -526,7 +526,7 @@ impl RelaySelector {
     }
 
     fn schedule_refresh_later(&mut self) {
-        let earliest = self.last_refresh.map_or(self.now, |asked| asked + MIN_REFRESH_PAUSE);
+        let earliest = self.last_refresh.map_or(self.now, |refreshed_at| refreshed_at + MIN_REFRESH_PAUSE);
         self.schedule_refresh(earliest.max(self.now));
     }
 
@@ -565,7 +565,7 @@ impl RelaySelector {
     /// Updates the order of the relays in use (rule 5).
     fn update_order(&mut self) {
         let previous = self.previous_relay.as_ref().filter(|_| self.config.never_direct);
-        let held_relay = self.held_assignment.as_ref().map(|held| &held.assignment.relay).or(previous);
+        let held_relay = self.held_assignment.as_ref().map(|assignment| &assignment.assignment.relay).or(previous);
         let mut order = self.stats.ranked(&self.candidates, self.near_threshold(), self.now);
         // The assigned relay comes first, unless it has failed.
         order.sort_by_key(|name| (self.stats.is_failed(name, self.now), Some(name) != held_relay));
@@ -578,20 +578,22 @@ impl RelaySelector {
 
     /// The rate that is fast enough for a near relay to be preferred; `None`: the fastest is preferred.
     fn near_threshold(&self) -> Option<Bitrate> {
-        let enough = self.stats.best_rate(self.now).share(Ratio::from_percent(80));
-        self.config.prefer_near.then(|| self.config.target_rate.map_or(enough, |wanted| wanted.min(enough)))
+        let sufficient_rate = self.stats.best_rate(self.now).share(Ratio::from_percent(80));
+        self.config
+            .prefer_near
+            .then(|| self.config.target_rate.map_or(sufficient_rate, |wanted| wanted.min(sufficient_rate)))
     }
 
     /// The report for the service (rule 6).
     fn build_report(&self) -> Report {
         let in_use = |assigned: &&HeldAssignment| self.in_use.first() == Some(&assigned.assignment.relay);
-        let held = self.held_assignment.as_ref().filter(in_use).map(|assigned| assigned.assignment.clone());
-        let throughput = if held.is_some() { self.throughput } else { Bitrate::ZERO };
+        let assignment = self.held_assignment.as_ref().filter(in_use).map(|assigned| assigned.assignment.clone());
+        let throughput = if assignment.is_some() { self.throughput } else { Bitrate::ZERO };
         Report {
             request: self.assignment_request(),
             throughput,
-            offered_rate: self.offered_rate.filter(|_| held.is_some()),
-            assignment: held,
+            offered_rate: self.offered_rate.filter(|_| assignment.is_some()),
+            assignment,
         }
     }
 }

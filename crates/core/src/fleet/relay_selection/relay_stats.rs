@@ -200,10 +200,11 @@ impl RelayStats {
 
     /// All relays with known addresses. Those with a rate come first, then the offered ones, in that order. With `enough`, relays that
     /// reach this rate come first, ordered by RTT.
-    pub(super) fn ranked(&self, offered: &[Name], enough: Option<Bitrate>, now: Instant) -> Vec<Name> {
+    pub(super) fn ranked(&self, offered: &[Name], sufficient_rate: Option<Bitrate>, now: Instant) -> Vec<Name> {
         let key = |name: &Name| {
             let rate = self.rate(name).unwrap_or_default();
-            let is_fast_enough = enough.filter(|enough| rate >= *enough && !rate.is_zero());
+            let is_fast_enough =
+                sufficient_rate.filter(|sufficient_rate| rate >= *sufficient_rate && !rate.is_zero());
             let rtt = self.relays.get(name).and_then(|relay| relay.rtt).unwrap_or(Duration::MAX);
             let offered_at = offered.iter().position(|one| one == name).unwrap_or(usize::MAX);
             let rtt_rank = is_fast_enough.map_or(Duration::MAX, |_| rtt);
@@ -217,17 +218,17 @@ impl RelayStats {
 
     /// The measurements for a request. With `enough`, only the nearest relays that reach this rate are included, so that the service can
     /// assign no other.
-    pub(super) fn measurements(&self, enough: Option<Bitrate>, now: Instant) -> Vec<RelayMeasurement> {
+    pub(super) fn measurements(&self, sufficient_rate: Option<Bitrate>, now: Instant) -> Vec<RelayMeasurement> {
         let measured_row = |(name, relay): (&Name, &RelayRecord)| {
             let rate = relay.rate.as_ref().filter(|rate| !rate.rate.is_zero() && !self.is_failed(name, now))?;
             Some((name.clone(), rate.rate, relay.rtt))
         };
         let mut rows: Vec<_> = self.relays.iter().filter_map(measured_row).collect();
-        if let Some(enough) = enough {
-            let rtts = rows.iter().filter(|(_, rate, _)| *rate >= enough).filter_map(|(_, _, rtt)| *rtt);
+        if let Some(sufficient_rate) = sufficient_rate {
+            let rtts = rows.iter().filter(|(_, rate, _)| *rate >= sufficient_rate).filter_map(|(_, _, rtt)| *rtt);
             if let Some(nearest) = rtts.min() {
                 let max_rtt = nearest + nearest / RTT_TOLERANCE;
-                rows.retain(|(_, rate, rtt)| *rate >= enough && rtt.is_some_and(|rtt| rtt <= max_rtt));
+                rows.retain(|(_, rate, rtt)| *rate >= sufficient_rate && rtt.is_some_and(|rtt| rtt <= max_rtt));
             }
         }
         let to_measurement = |(relay, rate, rtt): (Name, Bitrate, Option<Duration>)| RelayMeasurement {

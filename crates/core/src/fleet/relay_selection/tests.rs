@@ -53,8 +53,8 @@ fn outputs(selector: &mut RelaySelector) -> Vec<Output> {
 }
 
 fn probe_result(rate: u64, millis: u64) -> Option<ProbeResult> {
-    let round_trip = Duration::from_millis(millis);
-    Some(ProbeResult { rate: mbps(rate), rtt: round_trip, bytes: DataSize::from_kib(100) })
+    let rtt = Duration::from_millis(millis);
+    Some(ProbeResult { rate: mbps(rate), rtt, bytes: DataSize::from_kib(100) })
 }
 
 /// Runs the selector until it requests an assignment, and returns the request. Each relay has this rate and RTT.

@@ -129,11 +129,11 @@ pub(super) fn decide_idle(input: &PolicyInput<'_>, usable: LinkSet, initial_link
     let host = input.host;
     let joined = input.subflows.joined_links().intersection(usable);
     let costly = costly(host, joined);
-    let cheap = joined.without(costly);
-    let links = match cheap.intersection(input.active_links) {
+    let without_costly = joined.without(costly);
+    let links = match without_costly.intersection(input.active_links) {
         active if !active.is_empty() => active,
-        _ if cheap.contains(initial_link) => LinkSet::single(initial_link),
-        _ => cheap,
+        _ if without_costly.contains(initial_link) => LinkSet::single(initial_link),
+        _ => without_costly,
     };
     Decision { destroy: host.awake_links(costly), ..Decision::new(links, Reason::Idle { links }) }
 }
@@ -278,8 +278,8 @@ impl CostModel<'_> {
     fn greedy_sets(&self, usable: LinkSet) -> Vec<LinkSetCost> {
         let (mut sets, mut links) = (Vec::new(), LinkSet::EMPTY);
         while links != usable {
-            let more = usable.without(links).iter().map(|index| self.evaluate(links.with(index)));
-            let Some(best) = more.min_by_key(|plan| plan.cost) else { break };
+            let candidates = usable.without(links).iter().map(|index| self.evaluate(links.with(index)));
+            let Some(best) = candidates.min_by_key(|plan| plan.cost) else { break };
             links = best.links;
             sets.push(best);
         }

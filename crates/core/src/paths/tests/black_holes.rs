@@ -251,7 +251,7 @@ fn without_sequence_numbers_few_bytes_over_the_replacing_subflow_do_not_confirm_
     let (mut world, conn) = world(false, &[]);
     (world.reports_seq, world.refuses_second) = (false, true);
     world.rate_limits.insert(conn, 100_000.0);
-    while !world.commands.iter().any(|(_, what)| matches!(what, Command::Destroy { .. })) {
+    while !world.commands.iter().any(|(_, command)| matches!(command, Command::Destroy { .. })) {
         world.run(0.1);
     }
     world.rate_limits.clear();

@@ -10,9 +10,9 @@ use alloc::vec::Vec;
 
 fn world(policy: Policy, goal: Goal, budgets: [Option<u64>; 2], rates: [f64; 2]) -> World {
     let mut config = Config { policy, goal, ..config() };
-    for (terms, budget) in config.links.iter_mut().zip(budgets) {
-        terms.budget = budget.map(DataSize::from_bytes);
-        terms.metered = terms.id == LTE;
+    for (link_config, budget) in config.links.iter_mut().zip(budgets) {
+        link_config.budget = budget.map(DataSize::from_bytes);
+        link_config.metered = link_config.id == LTE;
     }
     let mut world = World::new(config);
     world.set_rate(WIFI, rates[0]);
@@ -20,18 +20,20 @@ fn world(policy: Policy, goal: Goal, budgets: [Option<u64>; 2], rates: [f64; 2])
     world
 }
 
-fn has_note(world: &World, words: &str) -> bool {
-    world.notes.iter().any(|note| note.contains(words))
+fn has_note(world: &World, text: &str) -> bool {
+    world.notes.iter().any(|note| note.contains(text))
 }
 
 fn joined_at(world: &World, link: LinkId) -> Vec<Instant> {
-    let joins =
-        world.commands.iter().filter(|(_, what)| matches!(what, Command::Join { link: to, .. } if *to == link));
+    let joins = world
+        .commands
+        .iter()
+        .filter(|(_, command)| matches!(command, Command::Join { link: to, .. } if *to == link));
     joins.map(|(at, _)| *at).collect()
 }
 
 fn destroy_count(world: &World) -> usize {
-    world.commands.iter().filter(|(_, what)| matches!(what, Command::Destroy { .. })).count()
+    world.commands.iter().filter(|(_, command)| matches!(command, Command::Destroy { .. })).count()
 }
 
 #[test]
@@ -91,8 +93,8 @@ fn payload_is_not_charged_twice_to_a_budget() {
     world.open(1, WIFI, 16 << 20);
     // The interface counts 5 % more because of headers.
     for _ in 0..10 {
-        let counted = DataSize::from_bytes(world.received(LTE) / 20 * 21);
-        world.handle(Input::InterfaceCounters { link: LTE, received: counted, sent: DataSize::ZERO });
+        let received = DataSize::from_bytes(world.received(LTE) / 20 * 21);
+        world.handle(Input::InterfaceCounters { link: LTE, received, sent: DataSize::ZERO });
         world.run(1.0);
     }
     let link = world.paths.link_statuses().find(|link| link.link == LTE).unwrap();
@@ -186,8 +188,8 @@ fn suspend_with_losses(lost: u32) -> (World, Vec<Instant>) {
     (world.lost_priorities, world.lost_priorities_link) = (lost, Some(LTE));
     world.set_rate(WIFI, 16.0);
     world.run(15.0);
-    let is_suspend = |what: &Command| matches!(what, Command::SetBackup { backup: true, .. });
-    let requests = world.commands.iter().filter(|(_, what)| is_suspend(what)).map(|(at, _)| *at).collect();
+    let is_suspend = |command: &Command| matches!(command, Command::SetBackup { backup: true, .. });
+    let requests = world.commands.iter().filter(|(_, command)| is_suspend(command)).map(|(at, _)| *at).collect();
     (world, requests)
 }
 

@@ -80,11 +80,11 @@ fn the_connections_of_a_web_page_do_not_add_up_to_a_large_file() {
 #[test]
 fn many_small_responses_do_not_count_as_a_large_one() {
     // As many bytes per poll as in a slow download, for which LTE would be worth its energy.
-    let lte = |asks: bool| {
+    let lte = |sends_requests: bool| {
         let mut world = world(0.8, 10.0);
         let conn = world.open(1, WIFI, 0);
         for _ in 0..200 {
-            if asks {
+            if sends_requests {
                 world.request(conn, 10_000)
             } else {
                 world.add_data(conn, 10_000)
@@ -100,26 +100,26 @@ fn many_small_responses_do_not_count_as_a_large_one() {
 
 #[test]
 fn the_rate_of_a_link_does_not_depend_on_the_number_of_connections() {
-    for many in [1, 6, 20] {
+    for conn_count in [1, 6, 20] {
         let mut world = world(5.0, 10.0);
         world.open(100, WIFI, 1 << 30);
         world.run(4.0);
-        for token in 1..many {
+        for token in 1..conn_count {
             world.open(token, WIFI, 1 << 30);
         }
         for tenth in 0..60 {
             let rate = world.paths.link_statuses().next().map_or(0.0, |link| link.rate.as_mbps_f64());
-            assert!((4.5..5.5).contains(&rate), "{many} connections after {tenth} tenths: {rate}");
+            assert!((4.5..5.5).contains(&rate), "{conn_count} connections after {tenth} tenths: {rate}");
             world.run(0.1);
         }
         // All connections but one end.
-        (1..many).for_each(|token| world.close(ConnId(token)));
+        (1..conn_count).for_each(|token| world.close(ConnId(token)));
         for tenth in 0..60 {
             let rate = world.paths.link_statuses().next().map_or(0.0, |link| link.rate.as_mbps_f64());
             assert!((4.5..5.5).contains(&rate), "one connection after {tenth} tenths: {rate}");
             world.run(0.1);
         }
-        assert_eq!(world.join_count(LTE), 0, "{many} {:?}", world.notes);
+        assert_eq!(world.join_count(LTE), 0, "{conn_count} {:?}", world.notes);
     }
 }
 

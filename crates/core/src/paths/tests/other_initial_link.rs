@@ -86,8 +86,8 @@ fn a_reprobe_interrupted_by_an_outage_has_no_result_after_the_recovery() {
 fn a_link_that_was_never_the_initial_one_is_not_reprobed() {
     let mut world = world(8.0, 3.0);
     let usb = LinkId(2);
-    let terms = LinkConfig { id: usb, name: "usb".into(), kind: LinkKind::Lte, metered: false, budget: None };
-    world.handle(Input::LinkAdded { config: terms });
+    let link_config = LinkConfig { id: usb, name: "usb".into(), kind: LinkKind::Lte, metered: false, budget: None };
+    world.handle(Input::LinkAdded { config: link_config });
     world.handle(Input::LinkUp { link: usb });
     world.set_rate(usb, 20.0);
     let conn = world.open(1, WIFI, 1 << 32);

@@ -128,15 +128,15 @@ fn a_recovered_link_is_used_within_two_seconds() {
 fn links_that_fail_one_after_the_other_or_twice_are_used_again() {
     for outage in OUTAGES {
         for upload in [false, true] {
-            for turns in [[WIFI, LTE, WIFI, LTE], [LTE, LTE, WIFI, WIFI], [WIFI, WIFI, WIFI, WIFI]] {
+            for outage_links in [[WIFI, LTE, WIFI, LTE], [LTE, LTE, WIFI, WIFI], [WIFI, WIFI, WIFI, WIFI]] {
                 let mut world = Scenario { goal: Goal::Speed, upload, rates: [4.0, 4.0] }.world();
-                for link in turns {
+                for link in outage_links {
                     begin_outage(&mut world, link, outage);
                     world.run(5.0);
                     end_outage(&mut world, link, outage);
                     world.run(2.0);
                     let rate = measured_mbps(&mut world, link, 0.5);
-                    assert!(rate > 3.0, "{outage:?} {upload} {turns:?}: {rate} {:#?}", world.notes);
+                    assert!(rate > 3.0, "{outage:?} {upload} {outage_links:?}: {rate} {:#?}", world.notes);
                 }
             }
         }

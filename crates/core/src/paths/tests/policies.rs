@@ -187,8 +187,8 @@ fn the_longer_the_initial_link_is_bad_the_less_often_it_is_reprobed() {
     for _ in 0..4 {
         world.commands.clear();
         world.run(30.0);
-        let reprobes = |what: &Command| matches!(what, Command::SetBackup { backup: false, .. });
-        reprobe_counts.push(world.commands.iter().filter(|(_, what)| reprobes(what)).count());
+        let reprobes = |command: &Command| matches!(command, Command::SetBackup { backup: false, .. });
+        reprobe_counts.push(world.commands.iter().filter(|(_, command)| reprobes(command)).count());
     }
     assert!(reprobe_counts[0] >= 4 && reprobe_counts[3] <= 2, "{reprobe_counts:?}");
     assert_eq!(world.state(conn), "lte only", "{:?}", world.notes);

@@ -21,9 +21,9 @@ fn link() -> impl Strategy<Value = LinkId> {
 const ADDED_LINK: LinkId = LinkId(7);
 
 fn link_added() -> impl Strategy<Value = Input> {
-    let terms =
+    let link_config =
         |budget| LinkConfig { id: ADDED_LINK, name: "usb".into(), kind: LinkKind::Nr, metered: true, budget };
-    prop::option::of(size()).prop_map(move |budget| Input::LinkAdded { config: terms(budget) })
+    prop::option::of(size()).prop_map(move |budget| Input::LinkAdded { config: link_config(budget) })
 }
 
 fn conn() -> impl Strategy<Value = ConnId> {
@@ -133,13 +133,13 @@ struct KnownState {
 impl KnownState {
     fn observe(&mut self, input: &Input) {
         match *input {
-            Input::LinkAdded { config: ref terms } => drop(self.configured.insert(terms.id)),
+            Input::LinkAdded { config: ref link_config } => drop(self.configured.insert(link_config.id)),
             Input::LinkUp { link } if self.configured.contains(&link) => drop(self.links.insert(link)),
             Input::LinkDown { link } => drop(self.links.remove(&link)),
             Input::Opened { conn, .. } => drop(self.conns.insert(conn)),
             Input::Closed { conn } => {
                 self.conns.remove(&conn);
-                self.subflows.retain(|(of, _)| *of != conn);
+                self.subflows.retain(|(owner, _)| *owner != conn);
             }
             Input::SubflowUp { conn, subflow } if self.conns.contains(&conn) => {
                 self.subflows.insert((conn, subflow.id));

@@ -19,9 +19,12 @@ pub(super) fn model() -> Model {
 }
 
 pub(super) fn config() -> Config {
-    let terms =
+    let link_config =
         |link, name: &str, kind| LinkConfig { id: link, name: name.into(), kind, metered: false, budget: None };
-    Config::new(model(), alloc::vec![terms(WIFI, "wifi", LinkKind::Wifi), terms(LTE, "lte", LinkKind::Lte)])
+    Config::new(
+        model(),
+        alloc::vec![link_config(WIFI, "wifi", LinkKind::Wifi), link_config(LTE, "lte", LinkKind::Lte)],
+    )
 }
 
 /// A subflow as the server and the kernel see it.
@@ -303,7 +306,7 @@ impl World {
                         self.schedule(Duration::ZERO, Input::Counters { conn, subflow, counters });
                     }
                 }
-                Output::Command { id: command, conn, command: what } => self.execute(command, conn, what),
+                Output::Command { id: command, conn, command: action } => self.execute(command, conn, action),
                 Output::Note { reason, .. } => self.notes.push(reason),
                 Output::SetMtu { link, mtu, reason } => {
                     match mtu {
@@ -339,9 +342,9 @@ impl World {
                     // Only the event is scheduled; the subflow is created when the event is delivered.
                     let rtt = self.rtt.get(&link).copied();
                     let subflow = EstablishedSubflow { id, link: Some(link), initial: false, backup, rtt };
-                    let late = Duration::from_secs(u64::from(self.delayed_joins > 0));
+                    let extra_delay = Duration::from_secs(u64::from(self.delayed_joins > 0));
                     self.delayed_joins = self.delayed_joins.saturating_sub(1);
-                    let time = rtt.unwrap_or_default().mul_f64(1.5) + late;
+                    let time = rtt.unwrap_or_default().mul_f64(1.5) + extra_delay;
                     self.schedule(time, Input::SubflowUp { conn, subflow });
                 }
             }
@@ -569,7 +572,7 @@ impl World {
     pub(super) fn join_count(&self, link: LinkId) -> usize {
         self.commands
             .iter()
-            .filter(|(_, what)| matches!(what, Command::Join { link: to, .. } if *to == link))
+            .filter(|(_, command)| matches!(command, Command::Join { link: to, .. } if *to == link))
             .count()
     }
 

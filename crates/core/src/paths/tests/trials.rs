@@ -8,11 +8,11 @@ use alloc::vec::Vec;
 
 #[test]
 fn only_one_of_several_connections_makes_the_first_use_trial() {
-    for many in [1, 2, 6] {
+    for conn_count in [1, 2, 6] {
         let mut world = World::new(config());
         world.set_rate(WIFI, 0.8);
         world.set_rate(LTE, 8.0);
-        for token in 1..=many {
+        for token in 1..=conn_count {
             world.open(token, WIFI, 64 << 20);
         }
         let probe_count =
@@ -23,13 +23,14 @@ fn only_one_of_several_connections_makes_the_first_use_trial() {
             .all(|view| view.link != LTE || view.carried < DataSize::from_bytes(1_500_000))
         {
             world.run(0.1);
-            assert!(world.now < Instant::from_millis(30_000), "{many}: {:#?}", world.notes);
+            assert!(world.now < Instant::from_millis(30_000), "{conn_count}: {:#?}", world.notes);
         }
-        assert_eq!(probe_count(&world), 1, "{many}: {:#?}", world.notes);
+        assert_eq!(probe_count(&world), 1, "{conn_count}: {:#?}", world.notes);
         // No connection is left behind: all of them leave slow Wi-Fi, or use LTE as well.
         world.run(20.0);
-        let only: Vec<ConnId> = (1..=many).map(ConnId).filter(|conn| world.state(*conn) == "wifi only").collect();
-        assert!(only.is_empty(), "{many}: {only:?} {:#?}", world.notes);
+        let only: Vec<ConnId> =
+            (1..=conn_count).map(ConnId).filter(|conn| world.state(*conn) == "wifi only").collect();
+        assert!(only.is_empty(), "{conn_count}: {only:?} {:#?}", world.notes);
     }
 }
 
@@ -60,8 +61,8 @@ fn an_initial_link_that_has_slowed_down_is_reprobed_before_it_carries_beside_the
     }
     world.set_rate(WIFI, 0.3);
     world.run(4.0);
-    let beside = world.notes.iter().any(|note| note.starts_with("wifi and lte at"));
-    assert!(world.join_count(LTE) == 1 && !beside && world.state(conn) == "lte only", "{:#?}", world.notes);
+    let compared = world.notes.iter().any(|note| note.starts_with("wifi and lte at"));
+    assert!(world.join_count(LTE) == 1 && !compared && world.state(conn) == "lte only", "{:#?}", world.notes);
     world.set_rate(WIFI, 18.0);
     world.run(8.0);
     assert_ne!(world.state(conn), "lte only", "{:#?}", world.notes);

@@ -125,8 +125,9 @@ mod tests {
 
     #[test]
     fn a_deprecated_address_is_valid_but_not_usable_for_new_connections() {
-        let of = |flags| Address { interface: 3, address: "fd00::2".parse().unwrap(), prefix: 64, scope: 0, flags };
-        let judged = |flags| (of(flags).is_valid(), of(flags).is_usable());
+        let make_address =
+            |flags| Address { interface: 3, address: "fd00::2".parse().unwrap(), prefix: 64, scope: 0, flags };
+        let judged = |flags| (make_address(flags).is_valid(), make_address(flags).is_usable());
         assert_eq!(judged(TEMPORARY), (true, true));
         assert_eq!(judged(DEPRECATED), (true, false));
         assert_eq!(judged(TENTATIVE), (false, false));

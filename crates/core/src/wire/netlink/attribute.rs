@@ -65,13 +65,13 @@ impl<'a> Attribute<'a> {
 /// Iterator over the attributes in a byte slice; ends at the first truncated one.
 #[derive(Clone, Debug)]
 pub struct Attributes<'a> {
-    rest: &'a [u8],
+    remaining: &'a [u8],
 }
 
 impl<'a> Attributes<'a> {
     /// Iterates over the attributes in `bytes`.
     pub const fn of(bytes: &'a [u8]) -> Self {
-        Self { rest: bytes }
+        Self { remaining: bytes }
     }
 
     /// Iterates over the attributes that follow the fixed part of a message's body.
@@ -84,10 +84,10 @@ impl<'a> Iterator for Attributes<'a> {
     type Item = Attribute<'a>;
 
     fn next(&mut self) -> Option<Attribute<'a>> {
-        let length = usize::from(u16_at(self.rest, 0)?);
-        let kind = u16_at(self.rest, 2)? & TYPE_MASK;
-        let value = self.rest.get(HEADER_LEN..length)?;
-        self.rest = self.rest.get(aligned(length)..).unwrap_or(&[]);
+        let length = usize::from(u16_at(self.remaining, 0)?);
+        let kind = u16_at(self.remaining, 2)? & TYPE_MASK;
+        let value = self.remaining.get(HEADER_LEN..length)?;
+        self.remaining = self.remaining.get(aligned(length)..).unwrap_or(&[]);
         Some(Attribute { kind, value })
     }
 }

@@ -53,7 +53,7 @@ impl GenlFamily {
 
     /// Id of a multicast group.
     pub fn group(&self, name: &str) -> Option<u32> {
-        self.groups.iter().find(|(of, _)| of == name).map(|(_, id)| *id)
+        self.groups.iter().find(|(group, _)| group == name).map(|(_, id)| *id)
     }
 }
 

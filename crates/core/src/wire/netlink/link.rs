@@ -72,8 +72,8 @@ impl Link {
 
     /// Reads the counters of `struct rtnl_link_stats64`.
     fn read_stats(&mut self, counters: &[u8]) {
-        let counted = |at| u64_at(counters, at).unwrap_or(0);
-        (self.received_bytes, self.sent_bytes, self.tx_dropped) = (counted(16), counted(24), counted(56));
+        let counter = |at| u64_at(counters, at).unwrap_or(0);
+        (self.received_bytes, self.sent_bytes, self.tx_dropped) = (counter(16), counter(24), counter(56));
     }
 
     /// Whether the administrator has set it up (`IFF_UP`).

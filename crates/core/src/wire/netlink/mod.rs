@@ -60,27 +60,27 @@ pub struct Message<'a> {
 
 /// Iterates over the messages in `bytes`; ends at the first truncated one.
 pub fn messages(bytes: &[u8]) -> Messages<'_> {
-    Messages { rest: bytes }
+    Messages { remaining: bytes }
 }
 
 /// Iterator returned by [`messages`].
 #[derive(Clone, Debug)]
 pub struct Messages<'a> {
-    rest: &'a [u8],
+    remaining: &'a [u8],
 }
 
 impl<'a> Iterator for Messages<'a> {
     type Item = Message<'a>;
 
     fn next(&mut self) -> Option<Message<'a>> {
-        let length = usize::try_from(u32_at(self.rest, 0)?).ok()?;
+        let length = usize::try_from(u32_at(self.remaining, 0)?).ok()?;
         let message = Message {
-            kind: u16_at(self.rest, 4)?,
-            flags: u16_at(self.rest, 6)?,
-            sequence: u32_at(self.rest, 8)?,
-            body: self.rest.get(HEADER_LEN..length)?,
+            kind: u16_at(self.remaining, 4)?,
+            flags: u16_at(self.remaining, 6)?,
+            sequence: u32_at(self.remaining, 8)?,
+            body: self.remaining.get(HEADER_LEN..length)?,
         };
-        self.rest = self.rest.get(aligned(length)..).unwrap_or(&[]);
+        self.remaining = self.remaining.get(aligned(length)..).unwrap_or(&[]);
         Some(message)
     }
 }
@@ -244,8 +244,8 @@ mod tests {
         let mut bytes = Request::dump_links().finish(1);
         bytes.extend_from_slice(&Request::dump_routes(0).finish(2));
         for cut in 0..bytes.len() {
-            let whole = usize::from(cut >= 32);
-            assert_eq!(messages(&bytes[..cut]).count(), whole, "cut at {cut}");
+            let expected = usize::from(cut >= 32);
+            assert_eq!(messages(&bytes[..cut]).count(), expected, "cut at {cut}");
         }
     }
 

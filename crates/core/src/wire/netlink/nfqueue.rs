@@ -165,7 +165,7 @@ mod tests {
             attributes.map(|attribute| (attribute.kind, attribute.value.to_vec())).collect::<Vec<_>>()
         };
         let all: Vec<_> = messages(&bytes).inspect(|message| assert_eq!(message.kind, 0x301)).map(read).collect();
-        let verdict_attribute = |word: u8, id: u8| (2, alloc::vec![0, 0, 0, word, 0, 0, 0, id]);
+        let verdict_attribute = |verdict: u8, id: u8| (2, alloc::vec![0, 0, 0, verdict, 0, 0, 0, id]);
         assert_eq!(
             all,
             [
@@ -182,8 +182,9 @@ mod tests {
         accept_up_to(&mut bytes, 7, 0x0a0b_0c0d);
         let all: Vec<_> = messages(&bytes).collect();
         assert_eq!((all.len(), all[0].kind), (1, 0x303));
-        let attributes: Vec<_> =
-            Attributes::after(all[0].body, FIXED_LEN).map(|word| (word.kind, word.value.to_vec())).collect();
+        let attributes: Vec<_> = Attributes::after(all[0].body, FIXED_LEN)
+            .map(|attribute| (attribute.kind, attribute.value.to_vec()))
+            .collect();
         assert_eq!(attributes, [(2, alloc::vec![0, 0, 0, 1, 10, 11, 12, 13])]);
     }
 

@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn rules_for_other_interfaces_port_ranges_or_without_a_transport_are_rejected() {
         let leads = RuleCommon { table: 28_004, priority: 32_765, suppress_prefixlength: None, protocol: 109 };
-        let of = |interface: &str, transport: &[u8], ports: &[u8]| {
+        let parse_rule = |interface: &str, transport: &[u8], ports: &[u8]| {
             let rule = leads.request(kind::NEW_RULE, Request::CHANGE, (family::V4, 0), |request| {
                 request.text(INTERFACE, interface);
                 request.attribute(TRANSPORT, transport);
@@ -130,10 +130,10 @@ mod tests {
             PortRule::parse(&messages(&rule.finish(1)).next().unwrap())
         };
         let range = |first: u16, last: u16| [first.to_ne_bytes(), last.to_ne_bytes()].concat();
-        assert!(of("lo", &[17], &range(53, 53)).is_some());
-        assert!(of("lan0", &[17], &range(53, 53)).is_none());
-        assert!(of("lo", &[17], &range(53, 54)).is_none());
-        assert!(of("lo", &[17], &[53]).is_none());
-        assert!(of("lo", &[], &range(53, 53)).is_none());
+        assert!(parse_rule("lo", &[17], &range(53, 53)).is_some());
+        assert!(parse_rule("lan0", &[17], &range(53, 53)).is_none());
+        assert!(parse_rule("lo", &[17], &range(53, 54)).is_none());
+        assert!(parse_rule("lo", &[17], &[53]).is_none());
+        assert!(parse_rule("lo", &[], &range(53, 53)).is_none());
     }
 }

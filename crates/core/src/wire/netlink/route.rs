@@ -254,9 +254,9 @@ mod tests {
         let bytes = Route::lookup(Some(from), to).finish(1);
         let message = messages(&bytes).next().unwrap();
         assert_eq!((message.kind, &message.body[..3]), (kind::GET_ROUTE, &[family::V6, 128, 128][..]));
-        let of =
+        let attribute =
             |kind| Attributes::after(message.body, FIXED_LEN).find(|a| a.kind == kind).and_then(|a| a.address());
-        assert_eq!((of(DST), of(SRC)), (Some(to), Some(from)));
+        assert_eq!((attribute(DST), attribute(SRC)), (Some(to), Some(from)));
         let bytes = Route::lookup(None, from).finish(1);
         assert_eq!(messages(&bytes).next().unwrap().body[2], 0);
     }

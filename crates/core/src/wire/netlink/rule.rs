@@ -218,9 +218,9 @@ mod tests {
         let bytes = SourceRule::new((source, 32), 1001, 1000).add().finish(1);
         let message = messages(&bytes).next().unwrap();
         assert_eq!((message.kind, message.body[2], message.body[7]), (kind::NEW_RULE, 32, TO_TABLE));
-        let of = |kind| Attributes::after(message.body, FIXED_LEN).find(|a| a.kind == kind).unwrap();
-        assert_eq!(of(SRC).address(), Some(source));
-        assert_eq!(of(TABLE).u32(), Some(1001));
+        let attribute = |kind| Attributes::after(message.body, FIXED_LEN).find(|a| a.kind == kind).unwrap();
+        assert_eq!(attribute(SRC).address(), Some(source));
+        assert_eq!(attribute(TABLE).u32(), Some(1001));
     }
 
     #[test]

@@ -146,8 +146,12 @@ mod tests {
             let bytes = request.finish(1);
             let message = messages(&bytes).next().unwrap();
             assert_eq!((message.kind, message.body[2], message.body[7]), (kind, 0, TO_TABLE));
-            let of = |kind| Attributes::after(message.body, FIXED_LEN).find(|a| a.kind == kind).unwrap().u32();
-            assert_eq!((of(RULE_MARK), of(TABLE), of(RULE_PRIORITY)), (Some(0x6d61), Some(28_001), Some(108)));
+            let attribute =
+                |kind| Attributes::after(message.body, FIXED_LEN).find(|a| a.kind == kind).unwrap().u32();
+            assert_eq!(
+                (attribute(RULE_MARK), attribute(TABLE), attribute(RULE_PRIORITY)),
+                (Some(0x6d61), Some(28_001), Some(108))
+            );
             assert_eq!(SourceRule::parse(&message), None, "it is not a source rule");
             assert_eq!(TproxyRoute::parse(&message).is_some(), kind == kind::NEW_RULE);
         }

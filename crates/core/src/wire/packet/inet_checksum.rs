@@ -14,13 +14,13 @@ pub(super) struct InetSum(u64);
 impl InetSum {
     /// Adds these bytes; an odd last byte is padded with a zero.
     pub(super) fn add(self, bytes: &[u8]) -> Self {
-        let (fours, rest) = bytes.as_chunks::<4>();
-        let whole: u64 = fours.iter().map(|four| u64::from(u32::from_be_bytes(*four))).sum();
+        let (fours, remaining) = bytes.as_chunks::<4>();
+        let partial_sum: u64 = fours.iter().map(|four| u64::from(u32::from_be_bytes(*four))).sum();
         let mut last = [0; 4];
-        for (to, from) in last.iter_mut().zip(rest) {
+        for (to, from) in last.iter_mut().zip(remaining) {
             *to = *from;
         }
-        Self(self.0 + whole + u64::from(u32::from_be_bytes(last)))
+        Self(self.0 + partial_sum + u64::from(u32::from_be_bytes(last)))
     }
 
     /// Adds a number of up to 32 bits, as in a pseudo header.

@@ -146,13 +146,13 @@ const FRAGMENT_OFFSET: u16 = 0x1fff;
 
 /// Whether IPv4 options contain a loose or strict source route (RFC 791 §3.1). A malformed option ends the search.
 fn is_source_routed(options: &[u8]) -> bool {
-    let mut rest = options;
+    let mut remaining = options;
     loop {
-        match rest {
+        match remaining {
             [] | [0, ..] => return false,
-            [1, after @ ..] => rest = after,
+            [1, after @ ..] => remaining = after,
             [131 | 137, ..] => return true,
-            [_, length, ..] if *length >= 2 => rest = rest.get(usize::from(*length)..).unwrap_or(&[]),
+            [_, length, ..] if *length >= 2 => remaining = remaining.get(usize::from(*length)..).unwrap_or(&[]),
             _ => return false,
         }
     }
@@ -166,8 +166,8 @@ fn walk_extensions(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize),
         if !is_extension(next) {
             return Ok((next, at));
         }
-        let rest = bytes.get(at..).unwrap_or(&[]);
-        let header = rest.first_chunk::<8>().ok_or(ParseError::Truncated)?;
+        let remaining = bytes.get(at..).unwrap_or(&[]);
+        let header = remaining.first_chunk::<8>().ok_or(ParseError::Truncated)?;
         let length = match next {
             FRAGMENT if u16::from_be_bytes([header[2], header[3]]) & 0xfff9 != 0 => {
                 return Err(ParseError::Fragment);
@@ -176,7 +176,7 @@ fn walk_extensions(bytes: &[u8], first: u8, fixed: usize) -> Result<(u8, usize),
             ROUTING if header[3] != 0 => return Err(ParseError::SourceRouted),
             _ => (usize::from(header[1]) + 1) * 8,
         };
-        if length > rest.len() {
+        if length > remaining.len() {
             return Err(ParseError::Truncated);
         }
         (next, at) = (header[0], at + length);
@@ -210,8 +210,21 @@ mod tests {
     }
 
     fn v4(options: &[u8], fragment: [u8; 2]) -> Vec<u8> {
-        let words = u8::try_from(5 + options.len() / 4).unwrap();
-        let mut bytes = alloc::vec![0x40 | words, 0, 0, words * 4 + 8, 0, 0, fragment[0], fragment[1], 64, 6, 0, 0];
+        let header_words = u8::try_from(5 + options.len() / 4).unwrap();
+        let mut bytes = alloc::vec![
+            0x40 | header_words,
+            0,
+            0,
+            header_words * 4 + 8,
+            0,
+            0,
+            fragment[0],
+            fragment[1],
+            64,
+            6,
+            0,
+            0
+        ];
         bytes.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
         bytes.extend_from_slice(options);
         bytes.extend_from_slice(&[0xee; 8]);
@@ -257,13 +270,23 @@ mod tests {
 
     #[test]
     fn fragments_are_rejected() {
-        for (fragment, whole) in [([0x40, 0], true), ([0x20, 0], false), ([0, 1], false), ([0x80, 0], true)] {
+        for (fragment, is_unfragmented) in
+            [([0x40, 0], true), ([0x20, 0], false), ([0, 1], false), ([0x80, 0], true)]
+        {
             let bytes = v4(&[], fragment);
-            assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(ParseError::Fragment), "{fragment:?}");
+            assert_eq!(
+                Packet::parse(&bytes).err(),
+                (!is_unfragmented).then_some(ParseError::Fragment),
+                "{fragment:?}"
+            );
         }
-        for (fragment, whole) in [([0, 0], true), ([0, 1], false), ([0, 8], false), ([0, 6], true)] {
+        for (fragment, is_unfragmented) in [([0, 0], true), ([0, 1], false), ([0, 8], false), ([0, 6], true)] {
             let bytes = v6(44, &[&[6, 0, fragment[0], fragment[1], 0, 0, 0, 1]]);
-            assert_eq!(Packet::parse(&bytes).err(), (!whole).then_some(ParseError::Fragment), "{fragment:?}");
+            assert_eq!(
+                Packet::parse(&bytes).err(),
+                (!is_unfragmented).then_some(ParseError::Fragment),
+                "{fragment:?}"
+            );
         }
     }
 
@@ -281,12 +304,12 @@ mod tests {
 
     #[test]
     fn the_length_in_the_header_counts() {
-        for whole in [v4(&[], [0, 0]), v6(6, &[])] {
-            let mut padded = whole.clone();
+        for full_packet in [v4(&[], [0, 0]), v6(6, &[])] {
+            let mut padded = full_packet.clone();
             padded.extend_from_slice(&[0; 6]);
-            assert_eq!(Packet::parse(&padded), Packet::parse(&whole));
-            for end in 0..whole.len() {
-                assert_eq!(Packet::parse(&whole[..end]), Err(ParseError::Truncated));
+            assert_eq!(Packet::parse(&padded), Packet::parse(&full_packet));
+            for end in 0..full_packet.len() {
+                assert_eq!(Packet::parse(&full_packet[..end]), Err(ParseError::Truncated));
             }
         }
         let mut contradicts = v4(&[], [0, 0]);
@@ -299,9 +322,9 @@ mod tests {
 
     #[test]
     fn a_truncated_packet_can_be_parsed_by_its_head() {
-        for whole in [v4(&[], [0, 0]), v6(6, &[])] {
-            let (all, cut) = (Packet::parse(&whole).unwrap(), whole.len() - 3);
-            let head = Packet::parse_head(&whole[..cut]).unwrap();
+        for full_packet in [v4(&[], [0, 0]), v6(6, &[])] {
+            let (all, cut) = (Packet::parse(&full_packet).unwrap(), full_packet.len() - 3);
+            let head = Packet::parse_head(&full_packet[..cut]).unwrap();
             assert!(head.is_truncated() && !all.is_truncated());
             assert_eq!((head.addrs(), head.offsets, head.body().len()), (all.addrs(), all.offsets, 5));
         }

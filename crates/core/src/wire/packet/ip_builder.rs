@@ -70,8 +70,8 @@ pub(super) fn fill_checksum(body: &mut [u8], pseudo_header: InetSum, at: Option<
 
 /// Overwrites the bytes at `at` with `new`, if that range lies within `bytes`.
 pub(super) fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
-    if let Some(old) = bytes.get_mut(at..at + new.len()) {
-        old.copy_from_slice(new);
+    if let Some(target) = bytes.get_mut(at..at + new.len()) {
+        target.copy_from_slice(new);
     }
 }
 

@@ -73,19 +73,19 @@ impl<'a> Rewrite<'a> {
     /// Replaces each SACK block by the result of `keep`, or removes it. Returns the number of remaining blocks.
     ///
     /// The remaining blocks move together in their order; no-operations fill the rest.
-    pub fn map_sack_blocks(&mut self, mut keep: impl FnMut(SeqRange) -> Option<SeqRange>) -> usize {
+    pub fn map_sack_blocks(&mut self, mut map_block: impl FnMut(SeqRange) -> Option<SeqRange>) -> usize {
         let (mut from, mut kept_count) = (0, 0);
         let is_sack = |option: &TcpOption<'_>| matches!(option, TcpOption::Sack(_));
         while let Some((at, length, TcpOption::Sack(sacks))) = self.next_option(from, is_sack) {
-            let mut kept = SackBlocks::default();
-            for block in sacks.blocks().iter().filter_map(|block| keep(*block)) {
-                kept.push(block);
+            let mut retained = SackBlocks::default();
+            for block in sacks.blocks().iter().filter_map(|block| map_block(*block)) {
+                retained.push(block);
             }
-            kept_count += kept.blocks().len();
+            kept_count += retained.blocks().len();
             let mut new = [NOP; OptionList::MAX_LEN];
-            if !kept.is_empty() {
+            if !retained.is_empty() {
                 let mut buffer = [0; SackBlocks::MAX_BLOCKS * 8];
-                let blocks = write_blocks(&mut buffer, &kept);
+                let blocks = write_blocks(&mut buffer, &retained);
                 overwrite(&mut new, 0, &[SACK, u8::try_from(2 + blocks.len()).unwrap_or(0)]);
                 overwrite(&mut new, 2, blocks);
             }
@@ -114,12 +114,12 @@ impl<'a> Rewrite<'a> {
         // Headers begin at even offsets, so the aligned words around the change are words of the checksum.
         let (from, to) = (at & !1, (at + new.len()).next_multiple_of(2));
         let sum = |bytes: &[u8]| InetSum::default().add(bytes.get(from..to).unwrap_or(&[])).fold();
-        let old = sum(self.bytes);
+        let old_sum = sum(self.bytes);
         overwrite(self.bytes, at, new);
         let new = sum(self.bytes);
         let checksum = self.bytes.get_mut(self.offsets.body + CHECKSUM_OFFSET..);
-        if let Some(field) = checksum.and_then(|rest| rest.first_chunk_mut::<2>()) {
-            *field = incremental_update(u16::from_be_bytes(*field), old, new).to_be_bytes();
+        if let Some(field) = checksum.and_then(|remaining| remaining.first_chunk_mut::<2>()) {
+            *field = incremental_update(u16::from_be_bytes(*field), old_sum, new).to_be_bytes();
         }
     }
 }

@@ -51,19 +51,19 @@ impl Flags {
     }
 
     /// Whether all of `these` are set.
-    pub const fn contains(self, these: Self) -> bool {
-        self.0 & these.0 == these.0
+    pub const fn contains(self, flags: Self) -> bool {
+        self.0 & flags.0 == flags.0
     }
 
     /// Whether at least one of `these` is set.
-    pub const fn has_any(self, these: Self) -> bool {
-        self.0 & these.0 != 0
+    pub const fn has_any(self, flags: Self) -> bool {
+        self.0 & flags.0 != 0
     }
 
     /// The flags that are set in both.
     #[must_use]
-    pub const fn only(self, these: Self) -> Self {
-        Self(self.0 & these.0)
+    pub const fn only(self, flags: Self) -> Self {
+        Self(self.0 & flags.0)
     }
 }
 
@@ -178,7 +178,7 @@ impl<'a> Segment<'a> {
     /// The timestamps. Of several such options the last one counts, as in the kernel.
     pub fn timestamps(&self) -> Option<Timestamps> {
         let each = self.options().filter_map(|option| match option {
-            TcpOption::Timestamps(stamps) => Some(stamps),
+            TcpOption::Timestamps(timestamps) => Some(timestamps),
             _ => None,
         });
         each.last()
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     /// 10.0.0.1:1 to 10.0.0.2:2, sequence 2³² − 2, with these flags, header length and payload.
-    fn segment(flags: u8, words: u8, payload: &[u8]) -> alloc::vec::Vec<u8> {
+    fn segment(flags: u8, data_offset: u8, payload: &[u8]) -> alloc::vec::Vec<u8> {
         let mut bytes = alloc::vec![0x45, 0, 0, 40 + u8::try_from(payload.len()).unwrap(), 0, 0, 0, 0, 64, 6, 0, 0];
         bytes.extend_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
         bytes.extend_from_slice(&[
@@ -238,7 +238,7 @@ mod tests {
             0,
             0,
             9,
-            words << 4,
+            data_offset << 4,
             flags,
             0x12,
             0x34,
@@ -254,10 +254,10 @@ mod tests {
     #[test]
     fn syn_and_fin_take_one_sequence_number_each() {
         let start = Seq::new(u32::MAX - 1);
-        for (flags, before, places) in [(0x10, 0, 3), (0x11, 0, 4), (0x02, 1, 4), (0x03, 1, 5)] {
+        for (flags, before, seq_len) in [(0x10, 0, 3), (0x11, 0, 4), (0x02, 1, 4), (0x03, 1, 5)] {
             let bytes = segment(flags, 5, b"abc");
             let segment = Segment::parse(&bytes).unwrap();
-            assert_eq!(segment.seq_range(), SeqRange::with_len(start, places), "{:?}", segment.flags());
+            assert_eq!(segment.seq_range(), SeqRange::with_len(start, seq_len), "{:?}", segment.flags());
             assert_eq!(segment.payload_range(), SeqRange::with_len(start.plus(before), 3));
             assert_eq!(segment.payload(), b"abc");
         }
@@ -271,13 +271,13 @@ mod tests {
 
     #[test]
     fn the_headers_length_is_checked() {
-        for (words, refusal) in [
+        for (data_offset, refusal) in [
             (0, ParseError::Malformed),
             (4, ParseError::Malformed),
             (7, ParseError::Truncated),
             (15, ParseError::Truncated),
         ] {
-            assert_eq!(Segment::parse(&segment(0x10, words, &[0; 4])), Err(refusal), "{words} words");
+            assert_eq!(Segment::parse(&segment(0x10, data_offset, &[0; 4])), Err(refusal), "{data_offset} words");
         }
         let bytes = segment(0x10, 6, &[0; 4]);
         assert_eq!(Segment::parse(&bytes).unwrap().payload(), b"");

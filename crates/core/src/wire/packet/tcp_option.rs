@@ -132,16 +132,16 @@ impl<'a> Options<'a> {
     /// The next option, with its offset and length.
     pub(super) fn next_with_offset(&mut self) -> Option<(usize, usize, TcpOption<'a>)> {
         let start = self.offset;
-        let rest = self.bytes.get(start..)?;
-        match *rest.first()? {
+        let remaining = self.bytes.get(start..)?;
+        match *remaining.first()? {
             END => None,
             NOP => {
                 self.offset = start + 1;
                 Some((start, 1, TcpOption::Nop))
             }
             kind => {
-                let length = usize::from(*rest.get(1)?);
-                let value = rest.get(2..length)?;
+                let length = usize::from(*remaining.get(1)?);
+                let value = remaining.get(2..length)?;
                 self.offset = start + length;
                 Some((start, length, TcpOption::read(kind, value)))
             }
@@ -226,9 +226,9 @@ impl OptionList {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let Some(mut free) = self.bytes.get_mut(self.length..self.length + length) else { return false };
         for part in parts {
-            let Some((to, rest)) = free.split_at_mut_checked(part.len()) else { return false };
+            let Some((to, remaining)) = free.split_at_mut_checked(part.len()) else { return false };
             to.copy_from_slice(part);
-            free = rest;
+            free = remaining;
         }
         self.length += length;
         true
@@ -238,8 +238,8 @@ impl OptionList {
 /// Writes the value of a SACK option into `buffer`; returns the part that was written.
 pub(super) fn write_blocks<'a>(buffer: &'a mut [u8; SackBlocks::MAX_BLOCKS * 8], sacks: &SackBlocks) -> &'a [u8] {
     for (to, block) in buffer.as_chunks_mut::<8>().0.iter_mut().zip(sacks.blocks()) {
-        let whole = u64::from(block.start.number()) << 32 | u64::from(block.end.number());
-        *to = whole.to_be_bytes();
+        let encoded = u64::from(block.start.number()) << 32 | u64::from(block.end.number());
+        *to = encoded.to_be_bytes();
     }
     buffer.get(..sacks.blocks().len() * 8).unwrap_or(&[])
 }
@@ -289,15 +289,15 @@ mod tests {
     #[test]
     fn three_sack_blocks_fit_beside_timestamps() {
         let blocks: Vec<SeqRange> = (0_u32..4).map(|i| SeqRange::with_len(Seq::new(i * 10), 5)).collect();
-        let (sacks, stamps) = (SackBlocks::of(&blocks), Some(Timestamps::default()));
-        let kept = |list: &OptionList| {
+        let (sacks, timestamps) = (SackBlocks::of(&blocks), Some(Timestamps::default()));
+        let sack_count = |list: &OptionList| {
             let sacks =
                 all(list.bytes()).into_iter().find_map(|o| if let TcpOption::Sack(s) = o { Some(s) } else { None });
             sacks.map_or(0, |sacks| sacks.blocks().len())
         };
-        let (with, without) = (OptionList::established(stamps, &sacks), OptionList::established(None, &sacks));
-        assert_eq!((kept(&with), with.bytes().len()), (3, 40));
-        assert_eq!((kept(&without), without.bytes().len()), (4, 36));
+        let (with, without) = (OptionList::established(timestamps, &sacks), OptionList::established(None, &sacks));
+        assert_eq!((sack_count(&with), with.bytes().len()), (3, 40));
+        assert_eq!((sack_count(&without), without.bytes().len()), (4, 36));
         assert!(OptionList::established(None, &SackBlocks::default()).bytes().is_empty());
         let mut full = with;
         assert!(!full.push(&TcpOption::Nop), "the list is full");

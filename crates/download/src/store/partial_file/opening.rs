@@ -47,7 +47,7 @@ impl<D: FileSystem> PartialFile<D> {
             found => found,
         };
         if let ExistingDownload::Foreign(what) = existing {
-            return Err(StoreError::ForeignFile { part: self.paths.journal.clone(), what });
+            return Err(StoreError::ForeignFile { part: self.paths.journal.clone(), reason: what });
         }
         // The file of the journal was replaced by `open_locked`, so the journal no longer applies.
         let existing = shared.map_or(existing, |what| ExistingDownload::Unusable(RestartReason::Untrusted(what)));
@@ -59,7 +59,7 @@ impl<D: FileSystem> PartialFile<D> {
         };
         if len > 0 && !by_journal && !marked {
             let what = "a file with this name exists, and no journal of this user proves that marline wrote it";
-            return Err(StoreError::ForeignFile { part: self.paths.part.clone(), what });
+            return Err(StoreError::ForeignFile { part: self.paths.part.clone(), reason: what });
         }
         self.is_marked = self.fs.set_mark(&self.file);
         match existing {
@@ -93,7 +93,7 @@ impl<D: FileSystem> PartialFile<D> {
             }
             Some(_) => NOT_A_JOURNAL,
         };
-        Err(StoreError::ForeignFile { part: path.clone(), what })
+        Err(StoreError::ForeignFile { part: path.clone(), reason: what })
     }
 }
 
@@ -109,7 +109,7 @@ pub(super) fn open_error(path: &Path, doing: &'static str, why: io::Error) -> St
         }
         _ => return StoreError::io(path, doing, why),
     };
-    StoreError::ForeignFile { part: path.to_owned(), what }
+    StoreError::ForeignFile { part: path.to_owned(), reason: what }
 }
 
 /// Opens the unfinished file and takes its lock. Waits for a short time if it is locked: a child process of the
@@ -122,7 +122,7 @@ pub(super) fn open_locked<D: FileSystem>(
     paths: &DownloadPaths,
 ) -> Result<(D::File, Option<&'static str>), StoreError> {
     let failed = |e| open_error(&paths.part, "opening", e);
-    let foreign = |what| Err(StoreError::ForeignFile { part: paths.part.clone(), what });
+    let foreign = |what| Err(StoreError::ForeignFile { part: paths.part.clone(), reason: what });
     let (mut tries, mut shared) = (0, None);
     loop {
         let (file, is_new) = fs.open(&paths.part).map_err(failed)?;

@@ -86,8 +86,8 @@ impl Store for EmbeddedStore {
             let writing = database.begin_write()?;
             let outcome = {
                 let mut table = writing.open_table(LEAD_TABLE)?;
-                let current_lead = table.get(LEAD_KEY)?.map(|it| {
-                    let (epoch, until, holder) = it.value();
+                let current_lead = table.get(LEAD_KEY)?.map(|entry| {
+                    let (epoch, until, holder) = entry.value();
                     (epoch, until, holder.to_owned())
                 });
                 let (epoch, until, holder) = current_lead.unwrap_or_default();

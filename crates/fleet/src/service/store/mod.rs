@@ -167,6 +167,6 @@ pub trait Store: Send {
 /// How long expired entries are kept. chosen: more than a clock without its time server is ever set back.
 const RETENTION: Duration = Duration::from_secs(86_400);
 
-fn unix_seconds(stamp: UtcSeconds) -> u64 {
-    stamp.since_epoch().as_secs()
+fn unix_seconds(time: UtcSeconds) -> u64 {
+    time.since_epoch().as_secs()
 }

@@ -39,28 +39,28 @@ const DEFAULT_PORT: u16 = 6379;
 impl FromStr for StoreUrl {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
-        let (tls, rest) = match text.split_once("://") {
-            Some(("redis", rest)) => (false, rest),
-            Some(("rediss", rest)) => (true, rest),
+        let (tls, remaining) = match text.split_once("://") {
+            Some(("redis", remaining)) => (false, remaining),
+            Some(("rediss", remaining)) => (true, remaining),
             Some((other, _)) => return Err(format!("`{other}://` is not a store: use a file, redis or rediss")),
             None if text.is_empty() => return Err("use a file, redis://HOST:PORT or rediss://HOST:PORT".to_owned()),
             None => return Ok(Self::File(text.into())),
         };
-        let (user, rest) = match rest.rsplit_once('@') {
+        let (user, remaining) = match remaining.rsplit_once('@') {
             Some((user, _)) if user.contains(':') => {
                 return Err("a password in the URL can be read by everybody who lists processes: \
                             give it by --store-password-file or in MARLINE_STORE_PASSWORD"
                     .to_owned());
             }
-            Some((user, rest)) => (Some(user.to_owned()).filter(|user| !user.is_empty()), rest),
-            None => (None, rest),
+            Some((user, remaining)) => (Some(user.to_owned()).filter(|user| !user.is_empty()), remaining),
+            None => (None, remaining),
         };
-        let (hosts, database) = match rest.split_once('/') {
+        let (hosts, database) = match remaining.split_once('/') {
             Some((hosts, "")) => (hosts, 0),
             Some((hosts, number)) => {
                 (hosts, number.parse().map_err(|_| format!("`/{number}` is not the number of a database"))?)
             }
-            None => (rest, 0),
+            None => (remaining, 0),
         };
         let nodes: Vec<(String, u16)> = hosts.split(',').map(parse_node).collect::<Result<_, String>>()?;
         if nodes.len() > 1 && database != 0 {
@@ -72,7 +72,7 @@ impl FromStr for StoreUrl {
 
 fn parse_node(text: &str) -> Result<(String, u16), String> {
     let wrong = || format!("`{text}` is not HOST:PORT of a Redis server");
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+    let (host, port) = match text.strip_prefix('[').and_then(|remaining| remaining.split_once(']')) {
         Some((host, "")) => (host, None),
         Some((host, port)) => (host, Some(port.strip_prefix(':').ok_or_else(wrong)?)),
         None => match text.split_once(':') {

@@ -27,15 +27,15 @@ use crate::accel::{Contender, Medium, Stream, Topology, TrialResult};
 
 pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let mut units = Vec::new();
-    if bench.ours && bench.wants("cost", "user") {
+    if bench.includes_accel && bench.wants("cost", "user") {
         units.extend(packets(bench, USER, 1, &Contender::default_mechanisms()));
     }
-    if bench.ours && bench.wants("cost", "bpf") {
+    if bench.includes_accel && bench.wants("cost", "bpf") {
         units.extend(packets(bench, BPF, 0, &steered()));
     }
     // No run may reach the end of the file.
     let speeds = [("300", 300_000, 5, Contender::default_mechanisms()), ("1000", 1_000_000, 3, steered())];
-    for (name, kbps, seconds, ours) in speeds {
+    for (name, kbps, seconds, contender) in speeds {
         if !bench.wants("cost", name) {
             continue;
         }
@@ -47,7 +47,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
             length,
             from,
             requirements: vec![Requirement::OfPlain(0.97)],
-            contender: ours,
+            contender,
         };
         let world = move |seed| Topology {
             medium: Medium::Rate(kbps),
@@ -69,15 +69,15 @@ fn steered() -> Contender {
 const USER: &str = "cost user";
 const BPF: &str = "cost bpf";
 
-fn packets<'a>(bench: &'a Bench, case: &'static str, loss: u32, who: &Contender) -> Vec<BenchRun<'a>> {
+fn packets<'a>(bench: &'a Bench, case: &'static str, loss: u32, contender: &Contender) -> Vec<BenchRun<'a>> {
     let (length, _) = bench.time(30, 0);
     let unit = |run: u32| {
-        let who = who.clone();
+        let contender = contender.clone();
         BenchRun::new(run, length, move |sheet| {
             // If the kernel does not count, only the runs in a row are measured.
             let _counting = (case == BPF).then(Counting::start);
             let world = Topology { loss: Ratio::from_percent(loss), ..Topology::default_links(u64::from(run) + 1) };
-            match bench.trial(&world, &who, &[Stream::new(true)], length) {
+            match bench.trial(&world, &contender, &[Stream::new(true)], length) {
                 Err(why) => sheet.problem(case, "ours", run, &why),
                 Ok(taken) => taken.iter().for_each(|taken| figures(sheet, case, taken)),
             }
@@ -102,8 +102,8 @@ fn figures(sheet: &mut ReportTable, case: &str, taken: &TrialResult) {
         return;
     }
     // Packets that it held, and packets that it captured.
-    let counted = |name: &str| taken.status.as_ref().and_then(|status| status["counts"][name].as_u64());
-    let packets = counted("queued").unwrap_or(0) + counted("captured").unwrap_or(0);
+    let count = |name: &str| taken.status.as_ref().and_then(|status| status["counts"][name].as_u64());
+    let packets = count("queued").unwrap_or(0) + count("captured").unwrap_or(0);
     if packets == 0 {
         sheet.log(case, ": no packet came to the accelerator");
         return;

@@ -46,9 +46,9 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
         units.extend(paired::units(bench, row, bench.runs(5), world));
     }
     for pair in PAIRS.iter().filter(|pair| bench.wants("harmless", pair.name)) {
-        let takes = length * if bench.ours { 2 } else { 1 };
+        let duration = length * if bench.includes_accel { 2 } else { 1 };
         let unit =
-            |run| BenchRun::new(run, takes, move |sheet| congestion(bench, sheet, pair, run, (length, from)));
+            |run| BenchRun::new(run, duration, move |sheet| congestion(bench, sheet, pair, run, (length, from)));
         units.extend((0..bench.runs(5)).map(unit));
     }
     units
@@ -79,17 +79,17 @@ fn congestion(
 ) -> Result<(), LabError> {
     let case = &format!("harmless {}", pair.name);
     let world = Topology { congestion: bench.congestion, ..Topology::default_links(u64::from(run) + 1) };
-    let mut turns = vec![Contender::Plain];
-    turns.extend(bench.ours.then(|| Contender::default_mechanisms().with_flows(pair.accelerated)));
-    let first = run as usize % turns.len();
-    turns.rotate_left(first);
-    for who in &turns {
-        match bench.trial(&world, who, &STREAMS, length) {
-            Err(why) => sheet.problem(case, who.name(), run, &why),
+    let mut contenders = vec![Contender::Plain];
+    contenders.extend(bench.includes_accel.then(|| Contender::default_mechanisms().with_flows(pair.accelerated)));
+    let first = run as usize % contenders.len();
+    contenders.rotate_left(first);
+    for contender in &contenders {
+        match bench.trial(&world, contender, &STREAMS, length) {
+            Err(why) => sheet.problem(case, contender.name(), run, &why),
             Ok(None) => break,
             Ok(Some(taken)) => match &taken.problem {
-                Some(why) => sheet.problem(case, who.name(), run, why),
-                None => figures(sheet, case, pair, (who, &taken), (length, from)),
+                Some(why) => sheet.problem(case, contender.name(), run, why),
+                None => figures(sheet, case, pair, (contender, &taken), (length, from)),
             },
         }
     }
@@ -100,20 +100,26 @@ fn figures(
     sheet: &mut ReportTable,
     case: &str,
     pair: &Pair,
-    (who, taken): (&Contender, &TrialResult),
+    (contender, taken): (&Contender, &TrialResult),
     (length, from): (Duration, Duration),
 ) {
     let plain = || vec!["plain".to_owned()];
     let (no_less, no_more) = (Threshold::AtLeastTimes(0.98, plain()), Threshold::AtMostTimes(1.0, plain()));
     let both = taken.mbps(0, from, length) + taken.mbps(1, from, length);
-    sheet.add(case, "Mbit/s of both", ("ours", &no_less), who.name(), both);
-    sheet.add(case, "Mbit/s of the other", ("ours", &no_less), who.name(), taken.mbps(pair.other, from, length));
+    sheet.add(case, "Mbit/s of both", ("ours", &no_less), contender.name(), both);
+    sheet.add(
+        case,
+        "Mbit/s of the other",
+        ("ours", &no_less),
+        contender.name(),
+        taken.mbps(pair.other, from, length),
+    );
     if let Some(sample) = taken.last(pair.port) {
         let again = sample.retransmitted as f64;
-        sheet.add(case, "segments of the other sent again", ("ours", &no_more), who.name(), again);
+        sheet.add(case, "segments of the other sent again", ("ours", &no_more), contender.name(), again);
     }
     let dropped = taken.emulation.links.first().map_or(0, |link| link.downlink.dropped_queue_full.packets);
-    sheet.add(case, "packets dropped by the queue", ("ours", &no_more), who.name(), dropped as f64);
+    sheet.add(case, "packets dropped by the queue", ("ours", &no_more), contender.name(), dropped as f64);
     if let Some(why) = taken.emulation.unreliable_reason() {
         sheet.mark_unreliable(case, &why);
     }

@@ -79,7 +79,7 @@ impl Kind {
 
 /// What a trial brought: Mbit/s of the other flow, of those that may be accelerated, and drops.
 #[derive(Clone, Copy)]
-struct Brought {
+struct FairnessResult {
     other: f64,
     accelerated: f64,
     drops: f64,
@@ -89,17 +89,17 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let (length, from) = bench.time(23, 3);
     let mut units = Vec::new();
     for case in CASES.iter().filter(|case| bench.wants("fairness", case.name)) {
-        let kinds = kinds(case, bench.ours);
-        let takes = length * u32::try_from(kinds.len()).unwrap_or(1);
-        let unit = |run| BenchRun::new(run, takes, move |sheet| each(bench, sheet, case, run, (length, from)));
+        let kinds = kinds(case, bench.includes_accel);
+        let duration = length * u32::try_from(kinds.len()).unwrap_or(1);
+        let unit = |run| BenchRun::new(run, duration, move |sheet| each(bench, sheet, case, run, (length, from)));
         units.extend((0..bench.runs(10)).map(unit));
     }
     units
 }
 
-fn kinds(case: &Case, ours: bool) -> Vec<Kind> {
+fn kinds(case: &Case, includes_accel: bool) -> Vec<Kind> {
     let mut kinds = vec![Kind::Plain];
-    kinds.extend(ours.then_some(Kind::Ours));
+    kinds.extend(includes_accel.then_some(Kind::Ours));
     kinds.extend((case.hop > 0).then_some(Kind::Clean));
     kinds
 }
@@ -112,24 +112,24 @@ fn each(
     (length, from): (Duration, Duration),
 ) -> Result<(), LabError> {
     let name = &format!("fairness {}", case.name);
-    let mut kinds = kinds(case, bench.ours);
+    let mut kinds = kinds(case, bench.includes_accel);
     let first = run as usize % kinds.len();
     kinds.rotate_left(first);
     let mut streams = vec![Stream::new(true); case.accelerated];
     streams.push(Stream::new(false));
-    let mut all: Vec<(Kind, Brought)> = Vec::new();
+    let mut all: Vec<(Kind, FairnessResult)> = Vec::new();
     for kind in kinds {
-        let who = if kind == Kind::Ours {
+        let contender = if kind == Kind::Ours {
             Contender::default_mechanisms().with_flows("tcp dst port 443")
         } else {
             Contender::Plain
         };
-        match bench.trial(&world(bench, case, kind, run), &who, &streams, length) {
+        match bench.trial(&world(bench, case, kind, run), &contender, &streams, length) {
             Err(why) => sheet.problem(name, kind.name(), run, &why),
             Ok(None) => return Ok(()),
             Ok(Some(taken)) => match &taken.problem {
                 Some(why) => sheet.problem(name, kind.name(), run, why),
-                None => all.push((kind, brought(sheet, name, case, kind, &taken, (length, from)))),
+                None => all.push((kind, record_fairness(sheet, name, case, kind, &taken, (length, from)))),
             },
         }
     }
@@ -154,24 +154,25 @@ fn world(bench: &Bench, case: &Case, kind: Kind, run: u32) -> Topology {
     }
 }
 
-fn brought(
+fn record_fairness(
     sheet: &mut ReportTable,
     name: &str,
     case: &Case,
     kind: Kind,
     taken: &TrialResult,
     (length, from): (Duration, Duration),
-) -> Brought {
+) -> FairnessResult {
     let down = taken.emulation.links.first().map(|link| link.downlink).unwrap_or_default();
     let drops = down.dropped_queue_full.packets + down.dropped_codel.packets + down.dropped_policer.packets;
     let accelerated = (0..case.accelerated).map(|stream| taken.mbps(stream, from, length)).sum();
-    let brought = Brought { other: taken.mbps(case.accelerated, from, length), accelerated, drops: drops as f64 };
-    for (what, figure) in [
-        ("Mbit/s of the other", brought.other),
+    let fairness =
+        FairnessResult { other: taken.mbps(case.accelerated, from, length), accelerated, drops: drops as f64 };
+    for (metric, figure) in [
+        ("Mbit/s of the other", fairness.other),
         ("Mbit/s of the accelerated", accelerated),
-        ("drops", brought.drops),
+        ("drops", fairness.drops),
     ] {
-        sheet.add(name, what, ("ours", &Threshold::Stated), kind.name(), figure);
+        sheet.add(name, metric, ("ours", &Threshold::Stated), kind.name(), figure);
     }
     if kind == Kind::Ours {
         sheet.add(name, "reductions undone", ("ours", &Threshold::Stated), "ours", taken.undone() as f64);
@@ -179,25 +180,25 @@ fn brought(
     if let Some(why) = taken.emulation.unreliable_reason() {
         sheet.mark_unreliable(name, &why);
     }
-    brought
+    fairness
 }
 
 /// The ratios of one run.
-fn judge(sheet: &mut ReportTable, name: &str, all: &[(Kind, Brought)]) {
-    let of = |kind| all.iter().find(|(other, _)| *other == kind).map(|(_, brought)| *brought);
-    let (Some(ours), Some(plain)) = (of(Kind::Ours), of(Kind::Plain)) else { return };
-    let clean = of(Kind::Clean).unwrap_or(plain);
-    let ratio = |part: f64, whole: f64| part / whole.max(1e-3);
+fn judge(sheet: &mut ReportTable, name: &str, all: &[(Kind, FairnessResult)]) {
+    let result_of = |kind| all.iter().find(|(other, _)| *other == kind).map(|(_, fairness)| *fairness);
+    let (Some(accel), Some(plain)) = (result_of(Kind::Ours), result_of(Kind::Plain)) else { return };
+    let clean = result_of(Kind::Clean).unwrap_or(plain);
+    let ratio = |part: f64, total: f64| part / total.max(1e-3);
     let least = Threshold::AtLeast(0.9);
-    sheet.add(name, "the other, of plain", ("ours", &least), "ours", ratio(ours.other, clean.other));
+    sheet.add(name, "the other, of plain", ("ours", &least), "ours", ratio(accel.other, clean.other));
     let most = Threshold::AtMost(1.1);
-    sheet.add(name, "drops, of plain", ("ours", &most), "ours", ratio(ours.drops, clean.drops.max(1.0)));
+    sheet.add(name, "drops, of plain", ("ours", &most), "ours", ratio(accel.drops, clean.drops.max(1.0)));
     sheet.add(
         name,
         "the accelerated, of plain",
         ("ours", &Threshold::Stated),
         "ours",
-        ratio(ours.accelerated, plain.accelerated),
+        ratio(accel.accelerated, plain.accelerated),
     );
 }
 
@@ -207,11 +208,11 @@ mod tests {
 
     #[test]
     fn a_lossy_hop_is_compared_with_links_that_lose_nothing() {
-        let brought = |other, accelerated, drops| Brought { other, accelerated, drops };
+        let fairness = |other, accelerated, drops| FairnessResult { other, accelerated, drops };
         let all = [
-            (Kind::Ours, brought(9.5, 10.0, 30.0)),
-            (Kind::Clean, brought(10.0, 10.0, 30.0)),
-            (Kind::Plain, brought(18.0, 1.0, 20.0)),
+            (Kind::Ours, fairness(9.5, 10.0, 30.0)),
+            (Kind::Clean, fairness(10.0, 10.0, 30.0)),
+            (Kind::Plain, fairness(18.0, 1.0, 20.0)),
         ];
         let mut sheet = ReportTable::default();
         judge(&mut sheet, "fairness hop 1%", &all);

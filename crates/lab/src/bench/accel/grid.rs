@@ -28,15 +28,15 @@ struct Cell {
 }
 
 fn cells() -> Vec<Cell> {
-    let of = |name, mechanisms, secure, rates: &[u32], losses: &[u32]| {
+    let cells = |name, mechanisms, secure, rates: &[u32], losses: &[u32]| {
         let pairs = rates.iter().flat_map(|kbps| losses.iter().map(move |loss| (*kbps, *loss)));
         pairs.map(|(kbps, loss)| Cell { name, mechanisms, secure, kbps, loss }).collect::<Vec<_>>()
     };
     let rates = [50, 100, 400, 1000];
-    let mut all = of("offload", "ack-offload", true, &rates, &[0, 1, 3]);
-    all.extend(of("hide", "early-ack", false, &rates, &[1, 3]));
-    all.extend(of("undo", "eifel-undo,withheld-ack,outage-revert", true, &[400], &[0, 1, 3]));
-    all.extend(of("all", "", true, &[50], &[1]));
+    let mut all = cells("offload", "ack-offload", true, &rates, &[0, 1, 3]);
+    all.extend(cells("hide", "early-ack", false, &rates, &[1, 3]));
+    all.extend(cells("undo", "eifel-undo,withheld-ack,outage-revert", true, &[400], &[0, 1, 3]));
+    all.extend(cells("all", "", true, &[50], &[1]));
     all
 }
 
@@ -49,7 +49,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
         if !bench.wants("grid", &name) {
             continue;
         }
-        let ours = if cell.mechanisms.is_empty() {
+        let contender = if cell.mechanisms.is_empty() {
             Contender::default_mechanisms()
         } else {
             Contender::only("ours", cell.mechanisms)
@@ -61,7 +61,7 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
             length,
             from,
             requirements: vec![Requirement::OfPlain(0.97)],
-            contender: ours,
+            contender,
         };
         let world = move |seed| Topology {
             loss: Ratio::from_percent(cell.loss),

@@ -87,23 +87,24 @@ pub(super) fn units(bench: &Bench) -> Result<Vec<BenchRun<'_>>, LabError> {
 
 /// One file.
 fn one(bench: &Bench, sheet: &mut ReportTable, run: u32, payload: &Payload) -> Result<(), LabError> {
-    let (drawn, who) = (random_case(run), if bench.ours { Contender::with_early_ack() } else { Contender::Plain });
+    let (drawn, contender) =
+        (random_case(run), if bench.includes_accel { Contender::with_early_ack() } else { Contender::Plain });
     let streams = [Stream::new(drawn.secure)];
-    let taken = match bench.trial_of(payload, &drawn.world, &who, &streams, LIMIT) {
+    let taken = match bench.trial_of(payload, &drawn.world, &contender, &streams, LIMIT) {
         Err(why) => {
-            sheet.problem(CASE, who.name(), run, &why);
+            sheet.problem(CASE, contender.name(), run, &why);
             return Ok(());
         }
         Ok(None) => return Ok(()),
         Ok(Some(taken)) => taken,
     };
     let Some(flow) = taken.flows.first() else { return Ok(()) };
-    let short = flow.bytes != SIZE.bytes() || !flow.whole;
+    let short = flow.bytes != SIZE.bytes() || !flow.is_complete;
     let why = taken.problem.clone().or_else(|| short.then(|| format!("{} of {SIZE} came", flow.bytes)));
     if let Some(why) = &why {
-        sheet.problem(CASE, who.name(), run, &format!("{why}; {drawn}"));
+        sheet.problem(CASE, contender.name(), run, &format!("{why}; {drawn}"));
     }
-    let (none, about) = (Threshold::AtMost(0.0), who.name());
+    let (none, about) = (Threshold::AtMost(0.0), contender.name());
     let stalled = flow.pause > drawn.outage + STALL;
     if stalled {
         sheet.log(CASE, &format!(": {about}: nothing came for {:.1} s: {drawn}", flow.pause.as_secs_f64()));

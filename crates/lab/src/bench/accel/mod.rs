@@ -111,7 +111,7 @@ struct Bench {
     quick: bool,
     congestion: Congestion,
     /// Whether the accelerator is measured.
-    ours: bool,
+    includes_accel: bool,
     workshop: TrialEnv,
     /// Large enough for any run.
     payload: Payload,
@@ -145,11 +145,11 @@ impl Bench {
     fn trial(
         &self,
         world: &Topology,
-        who: &Contender,
+        contender: &Contender,
         streams: &[Stream],
         length: Duration,
     ) -> Result<Option<TrialResult>, LabError> {
-        self.trial_of(&self.payload, world, who, streams, length)
+        self.trial_of(&self.payload, world, contender, streams, length)
     }
 
     /// The same with another file.
@@ -157,14 +157,16 @@ impl Bench {
         &self,
         payload: &Payload,
         world: &Topology,
-        who: &Contender,
+        contender: &Contender,
         streams: &[Stream],
         length: Duration,
     ) -> Result<Option<TrialResult>, LabError> {
         if is_interrupted() {
             return Ok(None);
         }
-        let done = Trial { world, who, streams, length, look: None, payload, workshop: &self.workshop }.run();
+        let done =
+            Trial { world, contender, streams, length, sample_interval: None, payload, workshop: &self.workshop }
+                .run();
         if is_interrupted() { Ok(None) } else { done.map(Some) }
     }
 
@@ -196,7 +198,7 @@ pub(super) fn run(args: &AccelArgs) -> Result<u8, LabError> {
         runs: args.runs,
         quick: args.quick,
         congestion: args.cc,
-        ours: !args.plain,
+        includes_accel: !args.plain,
         workshop: TrialEnv::new()?,
         payload: Payload::new(if cases.is_selected("cost", "1000") { LARGE } else { SIZE })
             .map_err(LabError::at_step("a file in memory"))?,
@@ -236,8 +238,8 @@ mod tests {
     }
 
     fn parse(line: &str) -> Result<AccelArgs, String> {
-        let words = std::iter::once("accel").chain(line.split_whitespace());
-        Line::try_parse_from(words).map(|line| line.args).map_err(|error| error.to_string())
+        let args = std::iter::once("accel").chain(line.split_whitespace());
+        Line::try_parse_from(args).map(|line| line.args).map_err(|error| error.to_string())
     }
 
     #[test]

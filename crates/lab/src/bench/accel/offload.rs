@@ -27,8 +27,8 @@ pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let (length, from) = bench.time(24, 4);
     let wanted = ROWS.into_iter().filter(|(row, ..)| bench.wants("offload", row));
     let run = |at: (&'static str, &'static str, u32, f64), run| {
-        let takes = length * u32::try_from(contenders(run, bench.ours).len()).unwrap_or(u32::MAX);
-        BenchRun::new(run, takes, move |sheet| {
+        let duration = length * u32::try_from(contenders(run, bench.includes_accel).len()).unwrap_or(u32::MAX);
+        BenchRun::new(run, duration, move |sheet| {
             each(bench, sheet, at, run, (length, from));
             Ok(())
         })
@@ -58,12 +58,12 @@ fn each(
         udp::goodput(&lab, offered, time).map_err(LabError::at_step("UDP"))
     };
     let mut figures: Vec<(&str, f64)> = Vec::new();
-    for who in contenders(run, bench.ours) {
-        let mbps = match &who {
+    for contender in contenders(run, bench.includes_accel) {
+        let mbps = match &contender {
             None => flood().map(Some),
-            Some(who) => tcp(bench, sheet, &case, &world, who, (length, from)),
+            Some(contender) => tcp(bench, sheet, &case, &world, contender, (length, from)),
         };
-        let name = who.as_ref().map_or("udp", Contender::name);
+        let name = contender.as_ref().map_or("udp", Contender::name);
         match mbps {
             // An interrupted trial is no result.
             _ if is_interrupted() => break,
@@ -78,12 +78,12 @@ fn each(
     judge(sheet, &case, &figures);
 }
 
-fn contenders(run: u32, ours: bool) -> Vec<Option<Contender>> {
-    let mut turns = vec![None, Some(Contender::Plain)];
-    turns.extend(ours.then(|| Some(Contender::default_mechanisms())));
-    let first = run as usize % turns.len();
-    turns.rotate_left(first);
-    turns
+fn contenders(run: u32, includes_accel: bool) -> Vec<Option<Contender>> {
+    let mut order = vec![None, Some(Contender::Plain)];
+    order.extend(includes_accel.then(|| Some(Contender::default_mechanisms())));
+    let first = run as usize % order.len();
+    order.rotate_left(first);
+    order
 }
 
 fn tcp(
@@ -91,10 +91,10 @@ fn tcp(
     sheet: &mut ReportTable,
     case: &str,
     world: &Topology,
-    who: &Contender,
+    contender: &Contender,
     (length, from): (Duration, Duration),
 ) -> Result<Option<f64>, LabError> {
-    let Some(taken) = bench.trial(world, who, &[Stream::new(true)], length)? else { return Ok(None) };
+    let Some(taken) = bench.trial(world, contender, &[Stream::new(true)], length)? else { return Ok(None) };
     if let Some(why) = taken.problem {
         return Err(LabError::Server(why));
     }
@@ -104,16 +104,17 @@ fn tcp(
     let air = taken.emulation.links.first().map_or(0.0, |link| {
         link.uplink.airtime.as_secs_f64() / (link.uplink.airtime + link.downlink.airtime).as_secs_f64().max(1e-9)
     });
-    sheet.add(case, "share of the air for ACKs", ("ours", &Threshold::Stated), who.name(), air);
+    sheet.add(case, "share of the air for ACKs", ("ours", &Threshold::Stated), contender.name(), air);
     Ok(Some(taken.mbps(0, from, length)))
 }
 
 fn judge(sheet: &mut ReportTable, case: &str, figures: &[(&str, f64)]) {
-    let of = |name: &str| figures.iter().find(|(who, _)| *who == name).map(|(_, mbps)| *mbps);
-    for (what, bound, with) in [("of udp", 0.95, "udp"), ("of plain", 1.15, "plain")] {
-        for who in ["ours", "plain"].into_iter().filter(|who| *who != with) {
-            if let Some(ratio) = of(who).zip(of(with)).map(|(one, other)| one / other.max(1e-9)) {
-                sheet.add(case, what, ("ours", &Threshold::AtLeast(bound)), who, ratio);
+    let figure_of = |name: &str| figures.iter().find(|(contender, _)| *contender == name).map(|(_, mbps)| *mbps);
+    for (metric, bound, with) in [("of udp", 0.95, "udp"), ("of plain", 1.15, "plain")] {
+        for contender in ["ours", "plain"].into_iter().filter(|contender| *contender != with) {
+            if let Some(ratio) = figure_of(contender).zip(figure_of(with)).map(|(one, other)| one / other.max(1e-9))
+            {
+                sheet.add(case, metric, ("ours", &Threshold::AtLeast(bound)), contender, ratio);
             }
         }
     }

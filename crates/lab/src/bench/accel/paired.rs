@@ -52,7 +52,7 @@ pub(super) struct Row {
 #[derive(Default)]
 struct Pair {
     plain: Option<f64>,
-    ours: Option<f64>,
+    accel: Option<f64>,
     ideal: Option<f64>,
 }
 
@@ -67,11 +67,11 @@ pub(super) fn units<'a>(
     // Shared by the runs of a row: contenders that could not be started.
     let shared = Arc::new((row, world, Mutex::new(Vec::new())));
     let unit = |run| {
-        let (shared, turns) = (shared.clone(), turns(run, bench.ours, needs_ideal));
-        let takes = shared.0.length * u32::try_from(turns.len()).unwrap_or(u32::MAX);
-        BenchRun::new(run, takes, move |sheet| {
+        let (shared, kinds) = (shared.clone(), run_order(run, bench.includes_accel, needs_ideal));
+        let duration = shared.0.length * u32::try_from(kinds.len()).unwrap_or(u32::MAX);
+        BenchRun::new(run, duration, move |sheet| {
             let (row, world, refused) = &*shared;
-            each(bench, sheet, (row, run), &turns, &world(u64::from(run) + 1), refused);
+            each(bench, sheet, (row, run), &kinds, &world(u64::from(run) + 1), refused);
             Ok(())
         })
     };
@@ -83,14 +83,14 @@ fn each(
     bench: &Bench,
     sheet: &mut ReportTable,
     (row, run): (&Row, u32),
-    turns: &[Kind],
+    kinds: &[Kind],
     world: &Topology,
     refused: &Mutex<Vec<Kind>>,
 ) {
     let refused = || refused.lock().unwrap_or_else(PoisonError::into_inner);
     let drawn = row.outage.map_or(Vec::new(), |length| outages::draw(u64::from(run) + 1, length, row.length));
     let mut pair = Pair::default();
-    for kind in turns {
+    for kind in kinds {
         if refused().contains(kind) {
             continue;
         }
@@ -139,13 +139,13 @@ impl Kind {
 }
 
 /// In the order of this run.
-fn turns(run: u32, ours: bool, ideal: bool) -> Vec<Kind> {
-    let mut turns = vec![Kind::Plain];
-    turns.extend(ours.then_some(Kind::Ours));
-    turns.extend(ideal.then_some(Kind::Ideal));
-    let first = run as usize % turns.len();
-    turns.rotate_left(first);
-    turns
+fn run_order(run: u32, includes_accel: bool, ideal: bool) -> Vec<Kind> {
+    let mut kinds = vec![Kind::Plain];
+    kinds.extend(includes_accel.then_some(Kind::Ours));
+    kinds.extend(ideal.then_some(Kind::Ideal));
+    let first = run as usize % kinds.len();
+    kinds.rotate_left(first);
+    kinds
 }
 
 fn one(
@@ -159,8 +159,8 @@ fn one(
         Kind::Ideal => Topology { loss: Ratio::ZERO, ..world },
         _ => Topology { events: outages::events(crate::accel::topology::PRIMARY, outages), ..world },
     };
-    let who = if kind == Kind::Ours { row.contender.clone() } else { Contender::Plain };
-    bench.trial(&world, &who, &[Stream::new(row.is_tls)], row.length)
+    let contender = if kind == Kind::Ours { row.contender.clone() } else { Contender::Plain };
+    bench.trial(&world, &contender, &[Stream::new(row.is_tls)], row.length)
 }
 
 impl Row {
@@ -172,27 +172,27 @@ impl Row {
 impl Pair {
     /// Keeps a figure; the ideal is what is there without trouble, as long as the link is there.
     fn take(&mut self, kind: Kind, mbps: f64, available: Ratio) -> f64 {
-        let (place, value) = match kind {
+        let (slot, value) = match kind {
             Kind::Plain => (&mut self.plain, mbps),
-            Kind::Ours => (&mut self.ours, mbps),
+            Kind::Ours => (&mut self.accel, mbps),
             Kind::Ideal => (&mut self.ideal, mbps * available.as_f64()),
         };
-        *place = Some(value);
+        *slot = Some(value);
         value
     }
 
     fn judge(&self, sheet: &mut ReportTable, row: &Row) {
-        let over = |of: Option<f64>, with: Option<f64>| Some(of? / with.filter(|with| *with > 0.0)?);
+        let over = |value: Option<f64>, with: Option<f64>| Some(value? / with.filter(|with| *with > 0.0)?);
         for requirement in &row.requirements {
-            let (what, bound, with) = match *requirement {
+            let (metric, bound, with) = match *requirement {
                 Requirement::OfPlain(bound) => ("of plain", bound, self.plain),
                 Requirement::OfIdeal(bound) => ("of ideal", bound, self.ideal),
                 Requirement::NoStall => continue,
             };
             let floor = Threshold::AtLeast(bound);
-            for (who, figure) in [("ours", self.ours), ("plain", self.plain)] {
-                if let Some(ratio) = over(figure, with).filter(|_| who == "ours" || what == "of ideal") {
-                    sheet.add(&row.name, what, ("ours", &floor), who, ratio);
+            for (contender, figure) in [("ours", self.accel), ("plain", self.plain)] {
+                if let Some(ratio) = over(figure, with).filter(|_| contender == "ours" || metric == "of ideal") {
+                    sheet.add(&row.name, metric, ("ours", &floor), contender, ratio);
                 }
             }
         }
@@ -219,10 +219,10 @@ mod tests {
 
     #[test]
     fn everybody_begins_once() {
-        let first: Vec<Kind> = (0..3).map(|run| turns(run, true, true)[0]).collect();
+        let first: Vec<Kind> = (0..3).map(|run| run_order(run, true, true)[0]).collect();
         assert_eq!(first, [Kind::Plain, Kind::Ours, Kind::Ideal]);
-        assert_eq!(turns(1, false, true), [Kind::Ideal, Kind::Plain]);
-        assert_eq!(turns(0, false, false), [Kind::Plain]);
+        assert_eq!(run_order(1, false, true), [Kind::Ideal, Kind::Plain]);
+        assert_eq!(run_order(0, false, false), [Kind::Plain]);
     }
 
     #[test]

@@ -32,10 +32,10 @@ impl<'a> BenchRun<'a> {
     /// A run of a row that does this.
     pub(super) fn new(
         run: u32,
-        takes: Duration,
+        duration: Duration,
         work: impl Fn(&mut ReportTable) -> Result<(), LabError> + Send + Sync + 'a,
     ) -> Self {
-        Self { run, duration: takes, is_exclusive: false, work: Box::new(work) }
+        Self { run, duration, is_exclusive: false, work: Box::new(work) }
     }
 
     /// The same, never concurrent with others.
@@ -118,8 +118,8 @@ mod tests {
 
     #[test]
     fn the_estimate_is_the_exclusive_time_and_a_share_of_the_rest() {
-        let nothing = || BenchRun::new(0, Duration::from_secs(60), |_: &mut ReportTable| Ok(()));
-        let units: Vec<BenchRun<'_>> = (0..12).map(|_| nothing()).chain([nothing().exclusive()]).collect();
+        let make_run = || BenchRun::new(0, Duration::from_secs(60), |_: &mut ReportTable| Ok(()));
+        let units: Vec<BenchRun<'_>> = (0..12).map(|_| make_run()).chain([make_run().exclusive()]).collect();
         assert_eq!(estimate(&units, 6), "13 runs, 6 at once, about 3 minutes");
         assert_eq!(estimate(&units, 1), "13 runs, about 13 minutes");
     }

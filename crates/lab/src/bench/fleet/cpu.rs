@@ -150,9 +150,10 @@ mod tests {
     #[test]
     fn haproxy_is_configured_like_the_relay() {
         let text = haproxy_config(Path::new("/place"));
-        for word in ["nbthread 1", "verify required", "ssl-min-ver TLSv1.3", "crt /place/haproxy.pem", SINK_ADDRESS]
+        for setting in
+            ["nbthread 1", "verify required", "ssl-min-ver TLSv1.3", "crt /place/haproxy.pem", SINK_ADDRESS]
         {
-            assert!(text.contains(word), "{word}: {text}");
+            assert!(text.contains(setting), "{setting}: {text}");
         }
     }
 }

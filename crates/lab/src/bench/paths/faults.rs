@@ -134,8 +134,8 @@ fn run_fault(
     (variant, run): (PathVariant, u32),
 ) -> Result<(), LabError> {
     let case = format!("faults {}", fault.name);
-    let links: Vec<LinkSpec> = fault.links.iter().map(|words| parse_link(words)).collect();
-    let events: Vec<LinkEvent> = fault.events.iter().map(|words| words.parse().expect("an event")).collect();
+    let links: Vec<LinkSpec> = fault.links.iter().map(|spec| parse_link(spec)).collect();
+    let events: Vec<LinkEvent> = fault.events.iter().map(|text| text.parse().expect("an event")).collect();
     let file = payload.path();
     let variant_name = variant.name(&links);
     let config = bench.testbed_config(&links, &events, &file, run);

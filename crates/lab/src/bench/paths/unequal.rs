@@ -46,7 +46,7 @@ pub(super) fn run(bench: &PathsBench<'_>, report: &mut ReportTable) -> Result<()
         ];
         let best_link = PathVariant::SingleLinkTcp(usize::from(lte > wifi));
         let marline_name = PathVariant::MARLINE_THROUGHPUT.name(&links);
-        let names = |variants: &[PathVariant]| variants.iter().map(|who| who.name(&links)).collect();
+        let names = |variants: &[PathVariant]| variants.iter().map(|variant| variant.name(&links)).collect();
         let late_threshold = Threshold::AtLeastTimes(0.97, names(&[best_link, PathVariant::KernelMptcp]));
         // If the first subflow is the slow one, the bytes in its queue arrive late.
         let total_threshold =

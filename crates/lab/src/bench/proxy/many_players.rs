@@ -64,7 +64,7 @@ fn run_players(report: &mut ProxyReport, fixture: &Mp4Fixture, run: u32) -> Resu
     let playback = Playback { proxy: proxy.address, url: &url, fixture };
     let results = run_threads(&testbed, PLAYERS, |number| play_at_rate(&playback, number))
         .map_err(LabError::at_step("players"))?;
-    for reason in results.iter().filter_map(|late| late.as_ref().err()) {
+    for reason in results.iter().filter_map(|result| result.as_ref().err()) {
         report.problem(CASE, run, reason);
     }
     let was_late: Vec<bool> = results.into_iter().flatten().collect();

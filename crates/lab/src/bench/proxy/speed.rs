@@ -132,8 +132,8 @@ fn run_curl(testbed: &ProxyTestbed, url: &str, payload: &Payload) -> Result<Resu
     let output_text = String::from_utf8_lossy(&output.stdout).into_owned();
     let expected_size = std::fs::metadata(payload.path()).map_or(0, |file| file.len());
     let mut fields = output_text.split(' ');
-    let size = fields.next().and_then(|word| word.parse::<u64>().ok());
-    let time = fields.next().and_then(|word| word.parse().ok()).map(Duration::from_secs_f64);
+    let size = fields.next().and_then(|field| field.parse::<u64>().ok());
+    let time = fields.next().and_then(|field| field.parse().ok()).map(Duration::from_secs_f64);
     Ok(match (output.status.success(), size == Some(expected_size), time) {
         (true, true, Some(took)) => Ok(took),
         (status, ..) => Err(format!("curl: {status}, {output_text} of {expected_size} bytes")),

@@ -183,7 +183,7 @@ impl ProxyResponse {
         let mut stream = BufReader::with_capacity(64 * 1024, stream);
         let mut line = String::new();
         stream.read_line(&mut line)?;
-        let status = line.split(' ').nth(1).and_then(|word| word.parse().ok());
+        let status = line.split(' ').nth(1).and_then(|field| field.parse().ok());
         let status = status.ok_or_else(|| io::Error::other("the proxy closed the connection"))?;
         while line != "\r\n" {
             line.clear();

@@ -71,11 +71,11 @@ fn four_links() -> Vec<LinkSpec> {
 fn link_sets(quick: bool) -> Vec<UploadCase> {
     let all = four_links();
     let wanted = |mask: &u32| mask.count_ones() > 1 && (!quick || [0b0101, 0b1111].contains(mask));
-    let of = |mask: u32| {
+    let make_case = |mask: u32| {
         let links = all.iter().enumerate().filter(|(at, _)| mask & (1 << at) != 0).map(|(_, link)| link.clone());
         upload_case("F5", links.collect(), u64::from(mask))
     };
-    (1..16).filter(wanted).map(of).collect()
+    (1..16).filter(wanted).map(make_case).collect()
 }
 
 /// The uploads that have thresholds: 8 + 8, 5 + 10 + 3, 20 + 2 Mbit/s, RTT 20 to 120 ms.
@@ -85,18 +85,18 @@ fn upload_cases(quick: bool) -> Vec<UploadCase> {
         ("5+10+3", vec![link("wifi0", 5, 20), link("lte0", 10, 60), link("lte1", 3, 120)]),
         ("20+2", vec![link("wifi0", 20, 20), link("lte0", 2, 120)]),
     ];
-    let kept = if quick { 1 } else { all.len() };
-    let of = |((rates, links), seed): ((&str, _), u64)| UploadCase {
+    let case_count = if quick { 1 } else { all.len() };
+    let make_case = |((rates, links), seed): ((&str, _), u64)| UploadCase {
         name: format!("{rates} Mbit/s"),
         ..upload_case("X-upload", links, seed)
     };
-    all.into_iter().take(kept).zip(1..).map(of).collect()
+    all.into_iter().take(case_count).zip(1..).map(make_case).collect()
 }
 
 fn upload_case(artefact: &'static str, links: Vec<LinkSpec>, seed: u64) -> UploadCase {
     let routes = (0..links.len()).map(UploadRoute::Direct).chain([UploadRoute::Through(0)]).collect();
     let names: Vec<&str> = links.iter().map(|link| link.name.as_str()).collect();
-    let near = RelayPosition::beside_edge();
+    let near = RelayPosition::near_edge();
     UploadCase {
         artefact,
         name: names.join("+"),
@@ -111,25 +111,25 @@ fn upload_case(artefact: &'static str, links: Vec<LinkSpec>, seed: u64) -> Uploa
 
 fn distance_cases(quick: bool) -> Vec<UploadCase> {
     let all = [100_u32, 500, 1000, 2000, 4000, 8000, 12_000];
-    let of = |kilometres: &u32| {
+    let make_case = |kilometres: &u32| {
         let to = config::path_of_length(*kilometres);
         UploadCase {
             artefact: "F8",
             name: format!("{kilometres} km"),
             links: config::two_8mbps_links(),
             direct: to,
-            relays: vec![RelayPosition { from_edge: to, to_origin: RelayPosition::beside_edge().to_origin }],
+            relays: vec![RelayPosition { from_edge: to, to_origin: RelayPosition::near_edge().to_origin }],
             routes: vec![UploadRoute::ToRelay(0)],
             length: Duration::ZERO,
             seed: u64::from(*kilometres),
         }
     };
-    all.iter().step_by(if quick { 5 } else { 1 }).map(of).collect()
+    all.iter().step_by(if quick { 5 } else { 1 }).map(make_case).collect()
 }
 
 fn relay_choice_cases(effort: Effort) -> Vec<UploadCase> {
-    let of = |n: u64| {
-        let (direct, relays) = config::random_relays(n);
+    let make_case = |seed: u64| {
+        let (direct, relays) = config::random_relays(seed);
         let each = |route: fn(usize) -> UploadRoute| (0..relays.len()).map(route);
         let mut routes: Vec<UploadRoute> = each(UploadRoute::ToRelay)
             .chain(each(UploadRoute::FromRelay))
@@ -138,32 +138,32 @@ fn relay_choice_cases(effort: Effort) -> Vec<UploadCase> {
         routes.extend(effort.includes_fleet.then_some(UploadRoute::Assigned));
         UploadCase {
             artefact: "F9",
-            name: format!("origin {}", n + 1),
+            name: format!("origin {}", seed + 1),
             links: config::two_8mbps_links(),
             direct,
             relays,
             routes,
             length: Duration::ZERO,
-            seed: n + 1,
+            seed: seed + 1,
         }
     };
-    (0..if effort.quick { 1 } else { RELAY_CHOICE_COUNT }).map(of).collect()
+    (0..if effort.quick { 1 } else { RELAY_CHOICE_COUNT }).map(make_case).collect()
 }
 
 fn origin_cases(quick: bool) -> Vec<UploadCase> {
-    let of = |n: u64| {
-        let direct = config::random_origin(n);
+    let make_case = |seed: u64| {
+        let direct = config::random_origin(seed);
         let links = config::two_8mbps_links();
         let relays: Vec<RelayPosition> = POSITIONS.map(|part| RelayPosition::at_fraction(direct, part)).into();
         let mut case = UploadCase {
             artefact: "F11",
-            name: format!("origin {}", n + 1),
+            name: format!("origin {}", seed + 1),
             links,
             direct,
             relays,
             routes: Vec::new(),
             length: Duration::from_secs(UPLOAD_S),
-            seed: n + 1,
+            seed: seed + 1,
         };
         let relay = simulate::best_relay(&case);
         case.routes = vec![
@@ -174,7 +174,7 @@ fn origin_cases(quick: bool) -> Vec<UploadCase> {
         ];
         case
     };
-    (0..if quick { QUICK_ORIGINS } else { ORIGINS }).map(of).collect()
+    (0..if quick { QUICK_ORIGINS } else { ORIGINS }).map(make_case).collect()
 }
 
 /// Length of an upload in seconds. Chosen: the default of iperf, which BASS used.
@@ -192,15 +192,15 @@ const RELAY_CHOICE_COUNT: u64 = 12;
 mod tests {
     use super::*;
 
-    const WHOLE: Effort = Effort { runs: 1, quick: false, includes_fleet: true };
+    const FULL: Effort = Effort { runs: 1, quick: false, includes_fleet: true };
 
     #[test]
     fn every_set_of_links_and_every_origin_is_measured() {
-        assert_eq!(cases("F5", WHOLE).len(), 11);
-        assert_eq!(cases("F11", WHOLE).len(), 60);
-        assert_eq!(cases("F5", Effort { runs: 3, ..WHOLE }).len(), 33);
+        assert_eq!(cases("F5", FULL).len(), 11);
+        assert_eq!(cases("F11", FULL).len(), 60);
+        assert_eq!(cases("F5", Effort { runs: 3, ..FULL }).len(), 33);
         let cells = |artefact| {
-            cases(artefact, Effort { quick: true, ..WHOLE }).iter().map(|c| c.routes.len()).sum::<usize>()
+            cases(artefact, Effort { quick: true, ..FULL }).iter().map(|c| c.routes.len()).sum::<usize>()
         };
         let all: usize = MEASURED_ARTEFACTS.into_iter().map(cells).sum();
         assert!(all <= 40, "{all}: too much for a hurry");
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn the_cases_of_an_artefact_have_different_names() {
         for artefact in MEASURED_ARTEFACTS {
-            let mut names: Vec<String> = cases(artefact, WHOLE).into_iter().map(|case| case.name).collect();
+            let mut names: Vec<String> = cases(artefact, FULL).into_iter().map(|case| case.name).collect();
             let count = names.len();
             names.sort();
             names.dedup();
@@ -221,7 +221,7 @@ mod tests {
     fn every_artefact_has_cases() {
         for artefact in ARTEFACTS {
             assert!(MEASURED_ARTEFACTS.contains(&measured_artefact(artefact)));
-            assert!(!cases(measured_artefact(artefact), Effort { quick: true, ..WHOLE }).is_empty());
+            assert!(!cases(measured_artefact(artefact), Effort { quick: true, ..FULL }).is_empty());
         }
     }
 }

@@ -105,7 +105,7 @@ impl RelayPosition {
     }
 
     /// A relay next to the edge, and as close to the origin.
-    pub(super) const fn beside_edge() -> Self {
+    pub(super) const fn near_edge() -> Self {
         let leg = PathSegment::new(Duration::from_millis(1), Ratio::ZERO);
         Self { from_edge: leg, to_origin: leg }
     }
@@ -118,8 +118,8 @@ pub(super) fn random_origin(n: u64) -> PathSegment {
 }
 
 /// The n-th origin with three relays, for the selection of relays. Each relay has its own segment to the origin.
-pub(super) fn random_relays(n: u64) -> (PathSegment, Vec<RelayPosition>) {
-    let mut rng = RandomStream::new(n, "choice", 0, Purpose::Other);
+pub(super) fn random_relays(seed: u64) -> (PathSegment, Vec<RelayPosition>) {
+    let mut rng = RandomStream::new(seed, "choice", 0, Purpose::Other);
     let relays = RELAY_DISTANCES_KM.map(|away| {
         let onward = PathSegment {
             rate: Bitrate::from_mbps(random_in(&mut rng, RELAY_ORIGIN_MBPS)),
@@ -130,7 +130,7 @@ pub(super) fn random_relays(n: u64) -> (PathSegment, Vec<RelayPosition>) {
         };
         RelayPosition { from_edge: path_of_length(away), to_origin: onward }
     });
-    (random_origin(n), relays.into())
+    (random_origin(seed), relays.into())
 }
 
 /// The segment between the edge's links and a relay at this distance.

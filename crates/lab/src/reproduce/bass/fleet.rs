@@ -28,12 +28,12 @@ struct MatchResult {
 }
 
 /// The rows of these artefacts, and their thresholds.
-pub(super) fn rows(wants: impl Fn(&str) -> bool, fleets: u32) -> (Vec<ResultRow>, Vec<Threshold>) {
+pub(super) fn rows(is_selected: impl Fn(&str) -> bool, fleets: u32) -> (Vec<ResultRow>, Vec<Threshold>) {
     let (mut rows, mut thresholds) = (Vec::new(), Vec::new());
-    if wants("F8") {
+    if is_selected("F8") {
         rows.extend(distance_rows(fleets));
     }
-    if !wants("F9") && !wants("F10") {
+    if !is_selected("F9") && !is_selected("F10") {
         return (rows, thresholds);
     }
     for load in LOADS {
@@ -41,24 +41,24 @@ pub(super) fn rows(wants: impl Fn(&str) -> bool, fleets: u32) -> (Vec<ResultRow>
         let all: Vec<Vec<(&str, MatchResult)>> = (1..=fleets).map(|seed| match_fleet(load, seed)).collect();
         let names: Vec<&str> = all.first().into_iter().flatten().map(|(name, _)| *name).collect();
         for (at, name) in names.iter().enumerate() {
-            let of = |metric: &dyn Fn(&MatchResult) -> f64| {
+            let mean_of = |metric: &dyn Fn(&MatchResult) -> f64| {
                 let values: Vec<f64> = all.iter().map(|fleet| metric(&fleet[at].1)).collect();
                 (stats::mean(&values), stats::std_dev(&values))
             };
-            if wants("F9") {
-                rows.push(figure_row("F9", &case, name, "rate", "Mbit/s", of(&|m| m.mbps)));
+            if is_selected("F9") {
+                rows.push(figure_row("F9", &case, name, "rate", "Mbit/s", mean_of(&|m| m.mbps)));
             }
-            if wants("F10") && *name != BEST_OF_EACH {
-                let ones = of(&|m| share(&m.gammas, |gamma| gamma >= 1.0) * 100.0);
+            if is_selected("F10") && *name != BEST_OF_EACH {
+                let ones = mean_of(&|m| share(&m.gammas, |gamma| gamma >= 1.0) * 100.0);
                 let paper = (*name == MARLINE && load == THRESHOLD_LOAD).then_some(PAPER_HITS);
                 rows.push(ResultRow { paper, ..figure_row("F10", &case, name, "γ = 1", "%", ones) });
                 for (metric, least) in GAMMA_STEPS {
-                    let above = of(&|m| share(&m.gammas, |gamma| gamma >= least) * 100.0);
+                    let above = mean_of(&|m| share(&m.gammas, |gamma| gamma >= least) * 100.0);
                     rows.push(figure_row("F10", &case, name, metric, "%", above));
                 }
             }
         }
-        if let (true, THRESHOLD_LOAD) = (wants("F10"), load) {
+        if let (true, THRESHOLD_LOAD) = (is_selected("F10"), load) {
             let share_of = |name: &str| {
                 let at = names.iter().position(|other| *other == name)?;
                 stats::mean(&all.iter().map(|fleet| share(&fleet[at].1.gammas, |g| g >= 1.0)).collect::<Vec<_>>())
@@ -84,7 +84,7 @@ fn distance_rows(fleets: u32) -> Vec<ResultRow> {
             }
         }
     }
-    let of = |(at, values): (usize, &Vec<f64>)| {
+    let make_row = |(at, values): (usize, &Vec<f64>)| {
         let case = match DISTANCE_BINS_KM.get(at + 1) {
             Some(next) => format!("{} to {next} km", DISTANCE_BINS_KM[at]),
             None => format!("{} km and more", DISTANCE_BINS_KM[at]),
@@ -93,7 +93,7 @@ fn distance_rows(fleets: u32) -> Vec<ResultRow> {
         let note = format!("{} measurements; drawn so", values.len());
         ResultRow { note: Some(note), ..figure_row("F8", &case, "drawn", "rate over the box's own", "", result) }
     };
-    bins.iter().enumerate().filter(|(_, values)| !values.is_empty()).map(of).collect()
+    bins.iter().enumerate().filter(|(_, values)| !values.is_empty()).map(make_row).collect()
 }
 
 fn match_fleet(load: u32, seed: u32) -> Vec<(&'static str, MatchResult)> {
@@ -105,7 +105,7 @@ fn match_fleet(load: u32, seed: u32) -> Vec<(&'static str, MatchResult)> {
     solver.step(MATCH_WORK);
     let measured = match_result(&instance, &solver.matching());
     // Continue the same search until it has proved the optimum or has used up its work.
-    solver.step(PROOF_WORK);
+    solver.step(PROOF_WORK_LIMIT);
     let best = match_result(&instance, &solver.matching());
     let mut rng = RandomStream::new(u64::from(seed), "random", 0, Purpose::Other);
     let others = [
@@ -121,9 +121,9 @@ fn match_fleet(load: u32, seed: u32) -> Vec<(&'static str, MatchResult)> {
 }
 
 fn match_result(instance: &Instance, plan: &Matching) -> MatchResult {
-    let own: Bitrate = (0..instance.edge_count()).map(|at| instance.direct_rate(at)).sum();
+    let direct: Bitrate = (0..instance.edge_count()).map(|at| instance.direct_rate(at)).sum();
     MatchResult {
-        mbps: (own + plan.gain()).as_mbps_f64() / instance.edge_count().max(1) as f64,
+        mbps: (direct + plan.gain()).as_mbps_f64() / instance.edge_count().max(1) as f64,
         gammas: (0..instance.edge_count()).map(|at| plan.hit_rate(instance, at).as_f64()).collect(),
     }
 }
@@ -186,7 +186,7 @@ const OPTIMAL: &str = "best plan";
 const BEST_OF_EACH: &str = "best each";
 /// Work of the solver for an assignment (some 0.1 s), and at most for its proof.
 const MATCH_WORK: u64 = 20_000_000;
-const PROOF_WORK: u64 = 200_000_000;
+const PROOF_WORK_LIMIT: u64 = 200_000_000;
 /// Number of plans after which Algorithm 1 is truncated, as in `marline-lab bench assign`.
 const MAX_PLANS: u64 = 10_000;
 
@@ -197,18 +197,21 @@ mod tests {
     #[test]
     fn marline_is_no_worse_than_others_and_gamma_has_a_threshold_at_half_load() {
         let (rows, thresholds) = rows(|artefact| artefact != "F8", 2);
-        let of = |case: &str, policy: &str, metric: &str| {
-            let is = |row: &&ResultRow| row.case == case && row.policy == policy && row.metric == metric;
-            rows.iter().find(is).unwrap().measured.unwrap()
+        let value_of = |case: &str, policy: &str, metric: &str| {
+            let is_row = |row: &&ResultRow| row.case == case && row.policy == policy && row.metric == metric;
+            rows.iter().find(is_row).unwrap().measured.unwrap()
         };
         for case in ["load 50 %", "load 90 %", "load 120 %", "load 200 %"] {
-            let measured = of(case, MARLINE, "rate");
-            assert!(measured >= of(case, "Algorithm 1", "rate") && measured > of(case, "random", "rate"), "{case}");
-            assert!(measured <= of(case, "best each", "rate"));
-            assert!(of(case, MARLINE, "γ = 1") > of(case, "random", "γ = 1"), "{case}");
+            let measured = value_of(case, MARLINE, "rate");
+            assert!(
+                measured >= value_of(case, "Algorithm 1", "rate") && measured > value_of(case, "random", "rate"),
+                "{case}"
+            );
+            assert!(measured <= value_of(case, "best each", "rate"));
+            assert!(value_of(case, MARLINE, "γ = 1") > value_of(case, "random", "γ = 1"), "{case}");
         }
-        assert!(of("load 50 %", MARLINE, "γ = 1") > of("load 120 %", MARLINE, "γ = 1"));
-        assert!(of("load 50 %", MARLINE, "γ ≥ 0.5") >= of("load 50 %", MARLINE, "γ ≥ 0.9"));
+        assert!(value_of("load 50 %", MARLINE, "γ = 1") > value_of("load 120 %", MARLINE, "γ = 1"));
+        assert!(value_of("load 50 %", MARLINE, "γ ≥ 0.5") >= value_of("load 50 %", MARLINE, "γ ≥ 0.9"));
         assert_eq!(thresholds.len(), 1);
         assert!(thresholds[0].is_met());
     }

@@ -42,7 +42,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let chosen = Selection::parse(&args.cases)?;
     let backend = if args.sim { Backend::Sim } else { Backend::Lab };
     if args.uses_kept {
-        let cells = super::read_kept::<UploadMeasurement>(args)?;
+        let cells = super::read_stored_results::<UploadMeasurement>(args)?;
         let effort = Effort { runs: args.runs.unwrap_or(1), quick: false, includes_fleet: false };
         return Ok(print_results(args, &chosen, &chosen.cases(effort, backend), &cells, None, backend));
     }
@@ -119,8 +119,9 @@ impl Selection {
             .flat_map(|artefact| cases::cases(artefact, effort))
             .collect();
         let is_selected = |case: &UploadCase, name: &String| {
-            let rest = name.strip_prefix(artefact_of(name)).unwrap_or_default().trim();
-            measured_artefact(artefact_of(name)) == case.artefact && (rest.is_empty() || rest == case.name)
+            let remaining = name.strip_prefix(artefact_of(name)).unwrap_or_default().trim();
+            measured_artefact(artefact_of(name)) == case.artefact
+                && (remaining.is_empty() || remaining == case.name)
         };
         all.retain(|case| self.0.is_empty() || self.0.iter().any(|name| is_selected(case, name)));
         all
@@ -154,16 +155,16 @@ fn print_results(
 ) -> u8 {
     let results = Results { cases, measurements: cells, congestion: args.congestion.name() };
     let (mut rows, mut thresholds) = results.rows(|artefact| chosen.includes(artefact));
-    if let Some((more, fleet_thresholds)) = drawn {
-        rows.extend(more);
+    if let Some((fleet_rows, fleet_thresholds)) = drawn {
+        rows.extend(fleet_rows);
         thresholds.extend(fleet_thresholds);
     }
     rows.extend(thresholds.iter().map(Threshold::to_row));
     rows.iter_mut().for_each(|row| row.backend = backend);
-    let of = |case: &UploadCase| case.routes.iter().map(|route| (case.clone(), *route)).collect::<Vec<_>>();
+    let runs_of = |case: &UploadCase| case.routes.iter().map(|route| (case.clone(), *route)).collect::<Vec<_>>();
     let last = |(case, route): (UploadCase, _)| latest(cells, &UploadId::new(&case, route, args.congestion.name()));
     let problems: Vec<&UploadMeasurement> =
-        cases.iter().flat_map(of).filter_map(last).filter(|cell| cell.problem.is_some()).collect();
+        cases.iter().flat_map(runs_of).filter_map(last).filter(|cell| cell.problem.is_some()).collect();
     let code = u8::from(!problems.is_empty());
     problems.iter().for_each(|cell| notice(&cell.to_line()));
     if args.json {
@@ -267,15 +268,15 @@ const QUICK_FLEETS: u32 = 3;
 mod tests {
     use super::*;
 
-    fn chosen(words: &[&str]) -> Selection {
-        Selection::parse(&words.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
+    fn chosen(selectors: &[&str]) -> Selection {
+        Selection::parse(&selectors.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
     fn cases_are_named_by_artefact_and_name() {
         let effort = Effort { runs: 1, quick: true, includes_fleet: false };
-        let names = |words: &[&str], backend| {
-            let cases = chosen(words).cases(effort, backend);
+        let names = |selectors: &[&str], backend| {
+            let cases = chosen(selectors).cases(effort, backend);
             cases.iter().map(|case| format!("{} {}", case.artefact, case.name)).collect::<Vec<_>>()
         };
         assert_eq!(names(&["F12 origin 2"], Backend::Lab), ["F11 origin 2"]);

@@ -189,9 +189,16 @@ impl UploadRunner {
             return Err(LabError::Server("the authority cannot be copied".into()));
         }
         let mut command = self.member_files.command(work_dir, &["fleet"]);
-        let own = site_address(0).to_string();
+        let service_address = site_address(0).to_string();
         command
-            .args(["run", "--listen", &format!("{own}:{SERVICE_PORT}"), "--address", &own, "--ca-dir"])
+            .args([
+                "run",
+                "--listen",
+                &format!("{service_address}:{SERVICE_PORT}"),
+                "--address",
+                &service_address,
+                "--ca-dir",
+            ])
             .arg(copy);
         FleetProcess::start("service", work_dir, &mut command, |command| lab.spawn_at_site(0, command))?
             .wait_until_ready(READY_MESSAGE)

@@ -59,22 +59,22 @@ impl RelayChoice {
 
 impl Results<'_> {
     /// The rows of these artefacts, and their thresholds.
-    pub(super) fn rows(&self, wants: impl Fn(&str) -> bool) -> (Vec<ResultRow>, Vec<Threshold>) {
+    pub(super) fn rows(&self, is_selected: impl Fn(&str) -> bool) -> (Vec<ResultRow>, Vec<Threshold>) {
         let (mut rows, mut thresholds) = (Vec::new(), Vec::new());
-        for artefact in ["F5", "X-upload"].into_iter().filter(|artefact| wants(artefact)) {
+        for artefact in ["F5", "X-upload"].into_iter().filter(|artefact| is_selected(artefact)) {
             for case in self.cases_of(artefact) {
                 self.upload(case, &mut rows, &mut thresholds);
             }
         }
-        if wants("F8") {
+        if is_selected("F8") {
             let rates = self
                 .cases_of("F8")
                 .into_iter()
                 .filter_map(|case| Some((case, self.mbps(case, UploadRoute::ToRelay(0))?)));
             rows.extend(rates.map(|(case, rate)| value_row("F8", &case.name, "edge", "rate", "Mbit/s", rate)));
         }
-        self.choices(&wants, &mut rows);
-        self.gains(&wants, &mut rows, &mut thresholds);
+        self.choices(&is_selected, &mut rows);
+        self.gains(&is_selected, &mut rows, &mut thresholds);
         (rows, thresholds)
     }
 
@@ -90,11 +90,11 @@ impl Results<'_> {
     }
 
     /// Mean of a value over the repetitions; `None` if one of them is missing.
-    fn mean(&self, case: &UploadCase, route: UploadRoute, of: impl Fn(&UploadResult) -> f64) -> Option<f64> {
+    fn mean(&self, case: &UploadCase, route: UploadRoute, metric: impl Fn(&UploadResult) -> f64) -> Option<f64> {
         let again = self.cases.iter().filter(|c| (c.artefact, &c.name) == (case.artefact, &case.name));
         let value = |case: &UploadCase| {
             let cell = measurement::latest(self.measurements, &UploadId::new(case, route, self.congestion))?;
-            cell.values.as_ref().map(&of)
+            cell.values.as_ref().map(&metric)
         };
         stats::mean(&again.map(value).collect::<Option<Vec<f64>>>()?)
     }
@@ -106,8 +106,8 @@ impl Results<'_> {
     /// The rates of all stored runs with this seed (rule 6).
     fn runs(&self, case: &UploadCase, route: UploadRoute) -> Vec<f64> {
         let name = UploadId::new(case, route, self.congestion);
-        let kept = self.measurements.iter().filter(|cell| cell.id == name);
-        kept.filter_map(|cell| Some(cell.result().ok()?.mbps)).collect()
+        let cells = self.measurements.iter().filter(|cell| cell.id == name);
+        cells.filter_map(|cell| Some(cell.result().ok()?.mbps)).collect()
     }
 
     /// Rate of plain TCP over one link: the mean over repetitions of the fastest run of each (rule 6).
@@ -133,33 +133,35 @@ impl Results<'_> {
     fn upload(&self, case: &UploadCase, rows: &mut Vec<ResultRow>, thresholds: &mut Vec<Threshold>) {
         let steady = |route| self.mean(case, route, |measured| measured.steady_mbps);
         let alone: Option<Vec<f64>> = (0..case.links.len()).map(|at| steady(UploadRoute::Direct(at))).collect();
-        let (Some(alone), Some(ours)) = (alone, steady(UploadRoute::Through(0))) else { return };
+        let (Some(alone), Some(through_relay)) = (alone, steady(UploadRoute::Through(0))) else { return };
         let (artefact, name) = (case.artefact, &case.name);
         let (sum, best) = (alone.iter().sum::<f64>(), alone.iter().copied().fold(0.0, f64::max));
         for (link, rate) in case.links.iter().zip(&alone) {
             rows.push(value_row(artefact, name, &format!("tcp:{}", link.name), "rate", "Mbit/s", *rate));
         }
         rows.push(value_row(artefact, name, "sum of tcp", "rate", "Mbit/s", sum));
-        rows.push(value_row(artefact, name, "edge", "rate", "Mbit/s", ours));
-        rows.push(value_row(artefact, name, "edge", "efficiency", "%", ours / sum * 100.0));
+        rows.push(value_row(artefact, name, "edge", "rate", "Mbit/s", through_relay));
+        rows.push(value_row(artefact, name, "edge", "efficiency", "%", through_relay / sum * 100.0));
         if artefact != "X-upload" {
             return;
         }
         // One link has a tenth of the other's rate: the slow link need not add anything, but must not reduce the
         // rate.
         let unequal = best > 0.85 * sum;
-        let (requirement, of, least) = match unequal {
+        let (requirement, reference, least) = match unequal {
             true => ("of the best link's rate", best, 97.0),
             false => ("of the sum of the links' rates", sum, 92.0),
         };
-        let note = unequal.then(|| format!("the sum as a goal: {:.1} % of it", ours / sum * 100.0));
+        let note = unequal.then(|| format!("the sum as a goal: {:.1} % of it", through_relay / sum * 100.0));
         let bound = Bound::AtLeast(least);
-        thresholds
-            .push(Threshold { note, ..new_threshold(artefact, name, requirement, ours / of * 100.0, bound, "%") });
+        thresholds.push(Threshold {
+            note,
+            ..new_threshold(artefact, name, requirement, through_relay / reference * 100.0, bound, "%")
+        });
     }
 
     /// Rows of `F9` and `F10` (rule 3).
-    fn choices(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<ResultRow>) {
+    fn choices(&self, is_selected: &impl Fn(&str) -> bool, rows: &mut Vec<ResultRow>) {
         let mut all: Vec<RelayChoice> = Vec::new();
         for case in self.cases_of("F9") {
             let each = |route: fn(usize) -> UploadRoute| {
@@ -178,7 +180,7 @@ impl Results<'_> {
                 &UploadId::new(case, UploadRoute::Assigned, self.congestion),
             );
             let given = given.and_then(|cell| cell.values.as_ref()?.relay).filter(|relay| *relay < through.len());
-            if wants("F9") {
+            if is_selected("F9") {
                 for (at, rate) in through.iter().enumerate() {
                     rows.push(value_row("F9", &case.name, &format!("relay-{}", at + 1), "rate", "Mbit/s", *rate));
                     rows.push(value_row(
@@ -207,12 +209,12 @@ impl Results<'_> {
         chooser("random", &|choice| stats::mean(&choice.relay_rates));
         chooser("best", &|choice| Some(choice.best()));
         for (name, rates, gammas) in choosers {
-            if wants("F9") {
+            if is_selected("F9") {
                 let spread = stats::std_dev(&rates).map(round_to_thousandths);
                 let mean = stats::mean(&rates).unwrap_or_default();
                 rows.push(ResultRow { spread, ..value_row("F9", ALL_ORIGINS, name, "rate", "Mbit/s", mean) });
             }
-            if wants("F10") && name != "random" {
+            if is_selected("F10") && name != "random" {
                 for (metric, least) in [("γ = 1", 1.0), ("γ ≥ 0.9", 0.9), ("γ ≥ 0.8", 0.8), ("γ ≥ 0.5", 0.5)]
                 {
                     let count = gammas.iter().filter(|gamma| **gamma >= least).count();
@@ -226,29 +228,34 @@ impl Results<'_> {
 
     /// The rates of one origin; `None` if a route is missing.
     fn gain(&self, case: &UploadCase) -> Option<Gain> {
-        let of = |is: fn(&UploadRoute) -> bool| {
+        let mean_of = |is_route: fn(&UploadRoute) -> bool| {
             let rate = |route: &UploadRoute| match route {
                 UploadRoute::Direct(_) => self.direct_rate(case, *route),
                 _ => self.mbps(case, *route),
             };
-            let rates: Option<Vec<f64>> = case.routes.iter().filter(|route| is(route)).map(rate).collect();
+            let rates: Option<Vec<f64>> = case.routes.iter().filter(|route| is_route(route)).map(rate).collect();
             rates?.into_iter().reduce(f64::max).filter(|rate| *rate > 0.0)
         };
         Some(Gain {
-            direct: of(|route| matches!(route, UploadRoute::Direct(_)))?,
-            split: of(|route| matches!(route, UploadRoute::Split(_)))?,
-            both: of(|route| matches!(route, UploadRoute::Through(_) | UploadRoute::Assigned))?,
+            direct: mean_of(|route| matches!(route, UploadRoute::Direct(_)))?,
+            split: mean_of(|route| matches!(route, UploadRoute::Split(_)))?,
+            both: mean_of(|route| matches!(route, UploadRoute::Through(_) | UploadRoute::Assigned))?,
         })
     }
 
     /// Rows and threshold of `F11` and `F12` (rules 4 and 6).
-    fn gains(&self, wants: &impl Fn(&str) -> bool, rows: &mut Vec<ResultRow>, thresholds: &mut Vec<Threshold>) {
+    fn gains(
+        &self,
+        is_selected: &impl Fn(&str) -> bool,
+        rows: &mut Vec<ResultRow>,
+        thresholds: &mut Vec<Threshold>,
+    ) {
         let all: Vec<(&UploadCase, Gain)> =
             self.cases_of("F11").into_iter().filter_map(|case| Some((case, self.gain(case)?))).collect();
         if all.is_empty() {
             return;
         }
-        if wants("F11") {
+        if is_selected("F11") {
             for (case, gain) in &all {
                 let name = case.name.clone();
                 let note = Some(format!("{}, {} lost", milliseconds(case.direct.rtt), case.direct.loss));
@@ -262,8 +269,8 @@ impl Results<'_> {
             }
         }
         let gains: Vec<f64> = all.iter().map(|(_, gain)| gain.both / gain.direct).collect();
-        let root = |of: &dyn Fn(&Gain) -> f64| {
-            let logs: Vec<f64> = all.iter().map(|(_, gain)| of(gain).ln()).collect();
+        let root = |metric: &dyn Fn(&Gain) -> f64| {
+            let logs: Vec<f64> = all.iter().map(|(_, gain)| metric(gain).ln()).collect();
             stats::mean(&logs).unwrap_or_default().exp()
         };
         let (aggregation, split) = (root(&|gain| gain.both / gain.split), root(&|gain| gain.split / gain.direct));
@@ -272,7 +279,7 @@ impl Results<'_> {
             "geometric mean {:.2} = aggregation {aggregation:.2} × split {split:.2}; BASS: {PAPER_MEAN_GAIN}",
             aggregation * split
         );
-        if wants("F12") {
+        if is_selected("F12") {
             let quantile = |share| stats::quantile(&gains, share).unwrap_or_default();
             let points = [
                 ("least", quantile(0.0), Some(PAPER_MIN_GAIN)),
@@ -376,10 +383,10 @@ mod tests {
     }
 
     fn value(rows: &[ResultRow], artefact: &str, policy: &str, metric: &str) -> ResultRow {
-        let is = |row: &&ResultRow| {
+        let is_row = |row: &&ResultRow| {
             (row.artefact.as_str(), row.policy.as_str(), row.metric.as_str()) == (artefact, policy, metric)
         };
-        rows.iter().rfind(is).unwrap().clone()
+        rows.iter().rfind(is_row).unwrap().clone()
     }
 
     const EFFORT: Effort = Effort { runs: 1, quick: true, includes_fleet: false };
@@ -446,11 +453,12 @@ mod tests {
             let alone = widths.iter().enumerate().map(|(at, rate)| cell(case, UploadRoute::Direct(at), *rate));
             alone.chain([cell(case, UploadRoute::Through(0), measured)]).collect::<Vec<_>>()
         };
-        let of = |at: usize, measured: f64| judged(&sets[at..=at], &rates(&sets[at], measured)).1[0].clone();
-        assert!(of(0, 14.8).is_met() && !of(0, 14.6).is_met());
-        assert!(of(1, 16.6).is_met() && !of(1, 16.5).is_met());
-        assert!(of(2, 19.5).is_met() && !of(2, 19.3).is_met());
-        assert!(of(2, 19.5).note.unwrap().contains("goal"));
+        let verdict_of =
+            |at: usize, measured: f64| judged(&sets[at..=at], &rates(&sets[at], measured)).1[0].clone();
+        assert!(verdict_of(0, 14.8).is_met() && !verdict_of(0, 14.6).is_met());
+        assert!(verdict_of(1, 16.6).is_met() && !verdict_of(1, 16.5).is_met());
+        assert!(verdict_of(2, 19.5).is_met() && !verdict_of(2, 19.3).is_met());
+        assert!(verdict_of(2, 19.5).note.unwrap().contains("goal"));
     }
 
     #[test]

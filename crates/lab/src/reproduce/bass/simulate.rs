@@ -19,20 +19,21 @@ use crate::results::energy::device_model;
 
 /// Simulates one upload.
 pub(super) fn upload(case: &UploadCase, route: UploadRoute) -> Result<UploadResult, String> {
-    let behind = |leg: PathSegment| case.links.iter().map(move |link| combined_link(link, leg)).collect::<Vec<_>>();
+    let combined =
+        |leg: PathSegment| case.links.iter().map(move |link| combined_link(link, leg)).collect::<Vec<_>>();
     let relay = |at: usize| case.relays.get(at).copied().ok_or_else(|| format!("there is no relay {}", at + 1));
     let run = |links: Vec<LinkSpec>| simulate_links(links, case.length, case.seed);
     let onward = |at: usize| relay(at).and_then(|relay| run(vec![relay.to_origin.link("onward")]));
     match route {
-        UploadRoute::Direct(at) => run(behind(case.direct).into_iter().skip(at).take(1).collect()),
-        UploadRoute::ToRelay(at) => run(behind(relay(at)?.from_edge)),
+        UploadRoute::Direct(at) => run(combined(case.direct).into_iter().skip(at).take(1).collect()),
+        UploadRoute::ToRelay(at) => run(combined(relay(at)?.from_edge)),
         UploadRoute::FromRelay(at) => onward(at),
         UploadRoute::Split(at) => {
-            let first = run(behind(relay(at)?.from_edge).into_iter().take(1).collect())?;
+            let first = run(combined(relay(at)?.from_edge).into_iter().take(1).collect())?;
             Ok(UploadResult { relay: Some(at), ..first.min(onward(at)?) })
         }
         UploadRoute::Through(at) => {
-            Ok(UploadResult { relay: Some(at), ..run(behind(relay(at)?.from_edge))?.min(onward(at)?) })
+            Ok(UploadResult { relay: Some(at), ..run(combined(relay(at)?.from_edge))?.min(onward(at)?) })
         }
         UploadRoute::Assigned => upload(case, UploadRoute::Through(best_relay(case))),
     }
@@ -53,8 +54,8 @@ pub(super) fn index_of_max(rates: &[f64]) -> usize {
 
 /// A link and the segment behind it as one link (rule 2).
 fn combined_link(link: &LinkSpec, leg: PathSegment) -> LinkSpec {
-    let kept = link.loss.mean().complement().as_f64() * leg.loss.complement().as_f64();
-    let loss = Loss::Independent(Ratio::from_ppm(((1.0 - kept) * 1e6).round() as u32));
+    let delivery_rate = link.loss.mean().complement().as_f64() * leg.loss.complement().as_f64();
+    let loss = Loss::Independent(Ratio::from_ppm(((1.0 - delivery_rate) * 1e6).round() as u32));
     LinkSpec { rtt: link.rtt + leg.rtt, loss, ..link.clone() }
 }
 
@@ -83,8 +84,8 @@ fn simulate_links(links: Vec<LinkSpec>, length: Duration, seed: u64) -> Result<U
     }
     let mbps = |size: DataSize, time: Duration| size.bytes() as f64 * 8e-6 / time.as_secs_f64().max(1e-9);
     let settled = SETTLE_TIME.min(length / 2);
-    let later = outcome.delivered_between(settled, length);
-    Ok(UploadResult::rounded(mbps(outcome.delivered, length), mbps(later, length - settled)))
+    let settled_bytes = outcome.delivered_between(settled, length);
+    Ok(UploadResult::rounded(mbps(outcome.delivered, length), mbps(settled_bytes, length - settled)))
 }
 
 fn rate(link: &LinkSpec) -> Bitrate {

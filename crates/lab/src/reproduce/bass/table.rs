@@ -6,14 +6,15 @@ use crate::results::ResultRow;
 
 /// The table of an artefact; `None` if it has no rows.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
-    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact && row.metric != "floor").collect();
-    if of.is_empty() {
+    let artefact_rows: Vec<&ResultRow> =
+        rows.iter().filter(|row| row.artefact == artefact && row.metric != "floor").collect();
+    if artefact_rows.is_empty() {
         return None;
     }
     Some(match artefact {
-        "F11" => origin_table(&of),
-        "F12" => plain_table(&of),
-        _ => wide_table(&of),
+        "F11" => origin_table(&artefact_rows),
+        "F12" => plain_table(&artefact_rows),
+        _ => wide_table(&artefact_rows),
     })
 }
 
@@ -28,7 +29,7 @@ fn wide_table(rows: &[&ResultRow]) -> Table {
             metrics.push(metric);
         }
     }
-    let of = |key: (&str, &str), metric: &str| {
+    let row_of = |key: (&str, &str), metric: &str| {
         rows.iter().find(|row| (row.case.as_str(), row.policy.as_str()) == key && row.metric == metric)
     };
     let has_paper_value = |metric: &str| rows.iter().any(|row| row.metric == metric && row.paper.is_some());
@@ -40,7 +41,7 @@ fn wide_table(rows: &[&ResultRow]) -> Table {
     let line = |key: &(&str, &str)| {
         let mut line = vec![key.0.to_owned(), key.1.to_owned()];
         for (metric, _) in &metrics {
-            let row = of(*key, metric);
+            let row = row_of(*key, metric);
             line.extend(has_paper_value(metric).then(|| format_number(row.and_then(|row| row.paper))));
             line.push(row.map_or("–".into(), |row| with_spread(row)));
         }
@@ -65,14 +66,15 @@ fn plain_table(rows: &[&ResultRow]) -> Table {
 fn origin_table(rows: &[&ResultRow]) -> Table {
     let gains = rows.iter().filter(|row| row.metric == "gain");
     let line = |gain: &&ResultRow| {
-        let of = |policy: &str| {
+        let row_of = |policy: &str| {
             let same = |row: &&&ResultRow| (row.case.as_str(), row.policy.as_str()) == (gain.case.as_str(), policy);
             rows.iter().find(|row| same(row) && row.metric == "rate")
         };
-        let mut line = vec![gain.case.clone(), of(DIRECT_TCP).and_then(|row| row.note.clone()).unwrap_or_default()];
+        let mut line =
+            vec![gain.case.clone(), row_of(DIRECT_TCP).and_then(|row| row.note.clone()).unwrap_or_default()];
         line.extend(
             [DIRECT_TCP, SPLIT_ONE_LINK, BOTH_LINKS]
-                .map(|policy| format_number(of(policy).and_then(|row| row.measured))),
+                .map(|policy| format_number(row_of(policy).and_then(|row| row.measured))),
         );
         line.push(format_number(gain.measured));
         line

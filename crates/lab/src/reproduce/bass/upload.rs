@@ -43,8 +43,8 @@ pub(super) fn upload(
     std::thread::scope(|scope| {
         let receiving = scope.spawn(|| count_by_slot(&listener, start, over));
         let sent = match source {
-            UploadSource::Site(place) => {
-                lab.run_at_site(place, || send_until(TcpStream::connect_timeout(&end, length)?, over))
+            UploadSource::Site(site) => {
+                lab.run_at_site(site, || send_until(TcpStream::connect_timeout(&end, length)?, over))
             }
             UploadSource::Device(name) => lab.run_at_client(|| send_until(connect_over(name, end, length)?, over)),
             UploadSource::Edge => lab.run_at_client(|| send_until(tunnel(end, length)?, over)),

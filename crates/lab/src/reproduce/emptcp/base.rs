@@ -51,7 +51,7 @@ fn table_2(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
     for (lte, below, above) in TABLE_2 {
         let measured = base.row(mbps(lte));
         let case = format!("LTE {lte} Mbit/s");
-        let of = |metric, paper: f64, measured: Option<Bitrate>| {
+        let make_row = |metric, paper: f64, measured: Option<Bitrate>| {
             let measured = measured.map(|rate| rate.as_mbps_f64());
             let off: Option<f64> = measured.map(|measured| (measured / paper - 1.0) * 100.0);
             let note = match off {
@@ -65,8 +65,8 @@ fn table_2(base: &EnergyInfoBase<'_>) -> Vec<ResultRow> {
             };
             ResultRow { paper: Some(paper), note: Some(note), ..value_row("T2", &case, metric, "Mbit/s", measured) }
         };
-        rows.push(of("lte_only_below", below, Some(measured.second_below)));
-        rows.push(of("wifi_only_above", above, measured.first_above));
+        rows.push(make_row("lte_only_below", below, Some(measured.second_below)));
+        rows.push(make_row("wifi_only_above", above, measured.first_above));
     }
     rows
 }

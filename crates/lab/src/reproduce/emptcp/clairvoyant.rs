@@ -78,10 +78,10 @@ pub(super) fn rows(results: &[CaseResults]) -> Vec<ResultRow> {
     let mut rows = Vec::new();
     for client in CLIENTS {
         let mut push = |case: &str, runs: &[(f64, Optimum)]| {
-            for (metric, unit, of) in METRICS {
+            for (metric, unit, metric_of) in METRICS {
                 let empty = ResultRow::empty(CLAIRVOYANT, case, client.name(), metric, unit);
                 let note = (metric == "energy_ratio").then(|| format!("{} runs", runs.len()));
-                rows.extend(of(runs).map(|value| ResultRow {
+                rows.extend(metric_of(runs).map(|value| ResultRow {
                     measured: Some(round_to_thousandths(value)),
                     note,
                     ..empty
@@ -100,14 +100,15 @@ const ALL_LARGE: &str = "all but F15 and F17";
 
 /// The rows as a table for people.
 pub(super) fn table(rows: &[ResultRow]) -> Option<Table> {
-    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == CLAIRVOYANT).collect();
+    let artefact_rows: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == CLAIRVOYANT).collect();
     let line = |first: &&ResultRow| {
         let value = |(metric, unit, _): &Metric| {
             let same = |row: &&&ResultRow| {
                 (&row.case, &row.policy, row.metric.as_str()) == (&first.case, &first.policy, metric)
             };
             let digits = if *unit == "%" { 1 } else { 3 };
-            of.iter()
+            artefact_rows
+                .iter()
                 .find(same)
                 .and_then(|row| row.measured)
                 .map_or("–".into(), |value| format!("{value:.digits$}"))
@@ -116,7 +117,7 @@ pub(super) fn table(rows: &[ResultRow]) -> Option<Table> {
         start.into_iter().chain(METRICS.iter().map(value)).collect()
     };
     let lines: Vec<Vec<String>> =
-        of.iter().filter(|row| row.metric == "energy_ratio" && row.unit == "1").map(line).collect();
+        artefact_rows.iter().filter(|row| row.metric == "energy_ratio" && row.unit == "1").map(line).collect();
     let header = ["artefact", "client", "", "mean", "p90", "worst", "above its bound %", "worst %"];
     (!lines.is_empty()).then(|| Table { header: header.map(String::from).into(), rows: lines, note: None })
 }
@@ -134,10 +135,11 @@ mod tests {
             .map(|least| Ok(CaseResult { optimum: Some(known(least)), ..played([10.0, 100.0]) }))
             .into();
         let rows = rows(&[case]);
-        let of = |metric: &str| rows.iter().find(|row| row.case == "F16" && row.metric == metric).unwrap().measured;
-        assert_eq!(of("energy_ratio"), Some(1.417));
-        assert_eq!((of("energy_ratio_p90"), of("energy_ratio_worst")), (Some(1.85), Some(2.0)));
-        assert_eq!(of("bound_gap"), Some(25.0));
+        let measured_of =
+            |metric: &str| rows.iter().find(|row| row.case == "F16" && row.metric == metric).unwrap().measured;
+        assert_eq!(measured_of("energy_ratio"), Some(1.417));
+        assert_eq!((measured_of("energy_ratio_p90"), measured_of("energy_ratio_worst")), (Some(1.85), Some(2.0)));
+        assert_eq!(measured_of("bound_gap"), Some(25.0));
         assert_eq!(table(&rows).unwrap().rows[0][..3], ["F16", "marline", "3 runs"]);
     }
 }

@@ -249,11 +249,11 @@ mod tests {
     #[test]
     fn every_artefact_has_cases_with_repetitions() {
         for artefact in ARTEFACTS.into_iter().chain([SUSPEND, GRID]) {
-            let of = |effort| figures(artefact, effort);
-            let all = of(Effort { runs: None, scale: 1.0 });
+            let figures_of = |effort| figures(artefact, effort);
+            let all = figures_of(Effort { runs: None, scale: 1.0 });
             assert!(!all.is_empty(), "{artefact}");
             assert!(all.iter().all(|figure| figure.artefact == artefact && figure.runs.len() >= 3));
-            assert!(of(Effort { runs: Some(1), scale: 0.1 }).iter().all(|figure| figure.runs.len() == 1));
+            assert!(figures_of(Effort { runs: Some(1), scale: 0.1 }).iter().all(|figure| figure.runs.len() == 1));
         }
         assert_eq!(quick_cases().len(), 3);
     }

@@ -49,8 +49,8 @@ impl MeasurementId for DownloadId {}
 
 impl fmt::Display for DownloadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { artefact, case, client: who, run, .. } = self;
-        write!(f, "{artefact} {case} {who} run {run}")
+        let Self { artefact, case, client: client_name, run, .. } = self;
+        write!(f, "{artefact} {case} {client_name} run {run}")
     }
 }
 
@@ -60,17 +60,18 @@ impl MeasuredValues for RunResult {
     }
 
     fn to_line(&self) -> String {
-        let of = |at: usize| self.links.get(at).map_or(0.0, |link| link.ip_bytes as f64 / 1e6);
-        let said = self.daemon_energy_j.zip(self.packet_energy_at_report_j);
-        let said = said.map(|(said, packets)| format!("; the daemon reported {said:.1} of {packets:.1} J"));
+        let mbytes_of = |at: usize| self.links.get(at).map_or(0.0, |link| link.ip_bytes as f64 / 1e6);
+        let reported = self.daemon_energy_j.zip(self.packet_energy_at_report_j);
+        let reported =
+            reported.map(|(reported, packets)| format!("; the daemon reported {reported:.1} of {packets:.1} J"));
         format!(
             "{:.2} s, {:.1} MB ({:.1} over Wi-Fi, {:.1} over LTE), {:.2} J{}",
             self.seconds,
             self.bytes as f64 / 1e6,
-            of(0),
-            of(1),
+            mbytes_of(0),
+            mbytes_of(1),
             self.energy_j,
-            said.unwrap_or_default(),
+            reported.unwrap_or_default(),
         )
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     }
     let figures = if args.quick { figures::quick_cases() } else { figures_of(args)? };
     if args.uses_kept {
-        let cells = super::read_kept::<DownloadMeasurement>(args)?;
+        let cells = super::read_stored_results::<DownloadMeasurement>(args)?;
         return Ok(print_measured(args, &figures, &cells));
     }
     if args.quick {
@@ -84,12 +84,19 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
 /// Prints the results of real time, and returns the exit code.
 fn print_measured(args: &ReproduceArgs, figures: &[FigureCase], cells: &[DownloadMeasurement]) -> u8 {
     let model = device_model(ENERGY_MODEL);
-    let of = |figure: &FigureCase, client, run: usize| {
+    let run_figure = |figure: &FigureCase, client, run: usize| {
         let played = measurements::values_of_run(cells, figure, client, run, args.congestion.name())
             .map(CaseResult::from)?;
         Ok(with_optimum(played, figure, client, run, &model))
     };
-    print_results(args, figures, Vec::new(), &runner::run_all(figures, of, |_| {}), Backend::Lab, args.scale)
+    print_results(
+        args,
+        figures,
+        Vec::new(),
+        &runner::run_all(figures, run_figure, |_| {}),
+        Backend::Lab,
+        args.scale,
+    )
 }
 
 /// Runs everything in virtual time.
@@ -180,23 +187,23 @@ fn selected_figures(named: &[String], effort: Effort, traces: &[PathBuf]) -> Res
             .map(|name| token.replacen(&first, name, 1))
             .collect::<Vec<_>>()
     };
-    let words: Vec<String> = named.iter().flat_map(needed).collect();
-    if let Some(unknown) = words.iter().find(|token| all().all(|known| known != artefact(token))) {
+    let names: Vec<String> = named.iter().flat_map(needed).collect();
+    if let Some(unknown) = names.iter().find(|token| all().all(|known| known != artefact(token))) {
         let known: Vec<&str> =
             figures::BASE.into_iter().chain(all()).chain(["F7", "F9", "F12", CLAIRVOYANT]).collect();
         return Err(LabError::Spec(format!("no artefact `{unknown}` of eMPTCP; available: {}", known.join(", "))));
     }
-    let wanted = |name: &&str| words.is_empty() || words.iter().any(|token| artefact(token) == **name);
-    let of = |name| if name == TRACES { trace_figures(traces) } else { Ok(figures::figures(name, effort)) };
-    let figures: Result<Vec<Vec<FigureCase>>, LabError> = all().filter(wanted).map(of).collect();
+    let wanted = |name: &&str| names.is_empty() || names.iter().any(|token| artefact(token) == **name);
+    let figures_of = |name| if name == TRACES { trace_figures(traces) } else { Ok(figures::figures(name, effort)) };
+    let figures: Result<Vec<Vec<FigureCase>>, LabError> = all().filter(wanted).map(figures_of).collect();
     let mut figures = figures?.concat();
     let is_selected = |token: &String, figure: &FigureCase| {
         let case = format!("{} {}", figure.artefact, figure.case);
         *token == figure.artefact || case.starts_with(token.as_str())
     };
-    figures.retain(|figure| words.is_empty() || words.iter().any(|token| is_selected(token, figure)));
-    match figures.is_empty() && words.iter().all(|token| token != TRACES) {
-        true => Err(LabError::Spec(format!("no case `{}`; a case is named like `F10 n=2`", words.join(", ")))),
+    figures.retain(|figure| names.is_empty() || names.iter().any(|token| is_selected(token, figure)));
+    match figures.is_empty() && names.iter().all(|token| token != TRACES) {
+        true => Err(LabError::Spec(format!("no case `{}`; a case is named like `F10 n=2`", names.join(", ")))),
         false => Ok(figures),
     }
 }
@@ -277,10 +284,10 @@ fn print_results(
             print_line(&format!("\n{artefact}: {}\n{}", title(artefact), table::table(&rows, artefact).to_text()));
         }
     }
-    for (artefact, of, _) in rows::TIMELINES {
+    for (artefact, figure, _) in rows::TIMELINES {
         if let Some(table) = table::timeline_table(&rows, artefact) {
             print_line(&format!(
-                "\n{artefact}: {} (the first repetition of {of})\n{}",
+                "\n{artefact}: {} (the first repetition of {figure})\n{}",
                 title(artefact),
                 table.to_text()
             ));

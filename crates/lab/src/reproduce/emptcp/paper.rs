@@ -59,13 +59,18 @@ impl ComparedMetric {
 impl PaperStatement {
     /// The same statement for another reading of eMPTCP's text.
     pub(super) fn for_reading(&self, reading: EmptcpClient) -> Self {
-        let of = |client| if client == EmptcpClient::Emptcp { reading } else { client };
+        let resolve_client = |client| if client == EmptcpClient::Emptcp { reading } else { client };
         let reason = if (self.artefact, reading) == ("F6", EmptcpClient::EmptcpSettled) {
             SAMPLED_NOTE
         } else {
             self.explanation
         };
-        Self { client: of(self.client), baseline: of(self.baseline), explanation: reason, ..*self }
+        Self {
+            client: resolve_client(self.client),
+            baseline: resolve_client(self.baseline),
+            explanation: reason,
+            ..*self
+        }
     }
 
     /// The measured percentage by which the client differs from the baseline in this case; `None` if it was not
@@ -80,8 +85,8 @@ impl PaperStatement {
 const fn statement(
     artefact: &'static str,
     case: &'static str,
-    what: ComparedMetric,
-    (who, than): (EmptcpClient, EmptcpClient),
+    metric: ComparedMetric,
+    (client, than): (EmptcpClient, EmptcpClient),
     (from, to): (f64, f64),
     section: &'static str,
     reason: &'static str,
@@ -89,8 +94,8 @@ const fn statement(
     PaperStatement {
         artefact,
         case,
-        metric: what,
-        client: who,
+        metric,
+        client,
         baseline: than,
         min_percent: from,
         max_percent: to,

@@ -138,7 +138,7 @@ impl CaseRunner {
         seed: u64,
         label: &str,
     ) -> Result<Result<RunResult, String>, LabError> {
-        let (served, name, _kept) = match run.work {
+        let (served, name, _guard) = match run.work {
             Work::File(size) => {
                 let payload = self.payload(size)?;
                 let path = payload.path();
@@ -186,7 +186,7 @@ impl CaseRunner {
         };
         let emulation = testbed.emulation_report()?;
         let reported_at = start.elapsed();
-        let daemon_status = testbed.daemon_status().and_then(|said| said["energy_j"].as_f64());
+        let daemon_status = testbed.daemon_status().and_then(|status| status["energy_j"].as_f64());
         Ok(result.map(|got| to_result(&emulation, &got, daemon_status.map(|energy| (reported_at, energy)))))
     }
 

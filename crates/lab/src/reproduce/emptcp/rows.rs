@@ -62,8 +62,8 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
             rows.push(ResultRow { note: results.problems().next(), ..empty("energy", "J") });
             continue;
         };
-        for (metric, unit, of) in METRICS {
-            let values: Option<Vec<f64>> = played.iter().map(|played| of(played)).collect();
+        for (metric, unit, metric_of) in METRICS {
+            let values: Option<Vec<f64>> = played.iter().map(|played| metric_of(played)).collect();
             let Some(values) = values else { continue };
             let least: Option<Vec<f64>> = played.iter().map(|played| Some(played.optimum?.energy)).collect();
             let least = least.filter(|_| metric == "energy").and_then(|values| stats::mean(&values));
@@ -80,7 +80,7 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
 
 /// Rows of the paper's statements: by how many percent one client differs from another.
 fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
-    let of = |statement: PaperStatement| {
+    let make_row = |statement: PaperStatement| {
         let measured = statement.measured_percent(results)?;
         let outside = (statement.min_percent - measured).max(measured - statement.max_percent);
         let range = match statement.min_percent == statement.max_percent {
@@ -113,7 +113,7 @@ fn statement_rows(results: &CaseResults) -> Vec<ResultRow> {
     };
     let mut all: Vec<PaperStatement> = STATEMENTS.iter().flat_map(read).collect();
     all.dedup();
-    all.into_iter().filter_map(of).collect()
+    all.into_iter().filter_map(make_row).collect()
 }
 
 /// Figures over time, with the artefact and the case whose timeline they show.
@@ -124,8 +124,9 @@ const TIMELINE_STEP: usize = 5;
 
 fn timeline_rows(results: &[CaseResults]) -> Vec<ResultRow> {
     let mut rows = Vec::new();
-    for (artefact, of, case) in TIMELINES {
-        let Some(results) = results.iter().find(|done| done.artefact == of && done.case.starts_with(case)) else {
+    for (artefact, figure, case) in TIMELINES {
+        let Some(results) = results.iter().find(|done| done.artefact == figure && done.case.starts_with(case))
+        else {
             continue;
         };
         for (client, runs) in &results.runs {
@@ -155,7 +156,7 @@ pub(super) fn mdp_row(figure: &FigureCase, model: &Model) -> ResultRow {
         .runs
         .iter()
         .map(|run| simulate::mdp_lte_states(run, model))
-        .map(|(used, of)| used as f64 / of.max(1) as f64 * 100.0)
+        .map(|(used, total)| used as f64 / total.max(1) as f64 * 100.0)
         .collect();
     let measured = stats::mean(&shares);
     let note = match measured {
@@ -205,14 +206,14 @@ pub(super) mod tests {
         ];
         let rows = rows(&[done("F8", "on-off 40 s", &runs)], &[], Backend::Sim, 0.5);
         assert!(rows.iter().all(|row| row.scale == 0.5 && row.backend == Backend::Sim));
-        let of = |metric: &str| rows.iter().find(|row| row.policy == "emptcp" && row.metric == metric).unwrap();
-        let energy = of("energy against mptcp");
+        let row_of = |metric: &str| rows.iter().find(|row| row.policy == "emptcp" && row.metric == metric).unwrap();
+        let energy = row_of("energy against mptcp");
         assert_eq!((energy.paper, energy.measured), (Some(-8.0), Some(-10.0)));
         assert!(energy.note.as_ref().unwrap().starts_with("§4.3") && !energy.note.as_ref().unwrap().contains(';'));
-        let time = of("time against mptcp");
+        let time = row_of("time against mptcp");
         assert_eq!(time.measured, Some(30.0));
         assert!(time.note.as_ref().unwrap().contains("over upstream MPTCP"), "{time:?}");
-        assert_eq!(of("energy_per_megabyte").measured, Some(9.9));
+        assert_eq!(row_of("energy_per_megabyte").measured, Some(9.9));
     }
 
     #[test]
@@ -224,17 +225,17 @@ pub(super) mod tests {
             (EmptcpClient::Marline, [110.0, 99.0]),
         ];
         let rows = rows(&[done("F10", "n=2 λoff=0.025", &runs)], &[], Backend::Sim, 1.0);
-        let of = |policy: &str, metric: &str| {
+        let row_of = |policy: &str, metric: &str| {
             let row = rows.iter().find(|row| row.policy == policy && row.metric == metric).unwrap();
             (row.measured.unwrap(), row.note.clone().unwrap())
         };
-        let (twice, note) = of("single:wifi", "time against emptcp-settled");
+        let (twice, note) = row_of("single:wifi", "time against emptcp-settled");
         assert_eq!(twice, 100.0);
         assert!(note.contains("chosen to reproduce this"), "{note}");
-        let (measured, note) = of("marline", "time against mptcp");
+        let (measured, note) = row_of("marline", "time against mptcp");
         assert_eq!(measured, 10.0);
         assert!(note.ends_with("the paper's is of eMPTCP"), "{note}");
-        assert!(!of("emptcp-settled", "time against mptcp").1.contains("chosen"));
+        assert!(!row_of("emptcp-settled", "time against mptcp").1.contains("chosen"));
     }
 
     #[test]

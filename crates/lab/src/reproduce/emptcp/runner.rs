@@ -48,13 +48,13 @@ pub(super) fn run_all(
     run_one: impl Fn(&FigureCase, EmptcpClient, usize) -> Result<CaseResult, String> + Sync,
     on_case_done: impl Fn(&FigureCase) + Sync,
 ) -> Vec<CaseResults> {
-    let of = |(at, figure): (usize, &FigureCase)| {
+    let items_of = |(at, figure): (usize, &FigureCase)| {
         let runs = figure.runs.len();
         (0..figure.clients.len())
             .flat_map(move |client| (0..runs).map(move |run| (at, client, run)))
             .collect::<Vec<_>>()
     };
-    let items: Vec<(usize, usize, usize)> = figures.iter().enumerate().flat_map(of).collect();
+    let items: Vec<(usize, usize, usize)> = figures.iter().enumerate().flat_map(items_of).collect();
     let left: Vec<AtomicUsize> =
         figures.iter().map(|figure| AtomicUsize::new(figure.clients.len() * figure.runs.len())).collect();
     let results = Mutex::new(vec![None; items.len()]);
@@ -77,7 +77,7 @@ pub(super) fn run_all(
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     let mut results = results.into_inner().unwrap_or_default().into_iter();
     let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not run".into()));
-    let of = |figure: &FigureCase| {
+    let results_of = |figure: &FigureCase| {
         let mut repeated = |client: &EmptcpClient| (*client, figure.runs.iter().map(|_| next()).collect());
         CaseResults {
             artefact: figure.artefact,
@@ -85,5 +85,5 @@ pub(super) fn run_all(
             runs: figure.clients.iter().map(&mut repeated).collect(),
         }
     };
-    figures.iter().map(of).collect()
+    figures.iter().map(results_of).collect()
 }

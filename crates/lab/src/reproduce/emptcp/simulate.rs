@@ -138,7 +138,7 @@ fn to_result(outcome: &MptcpOutcome, time: Duration, alone: Option<usize>) -> Ca
         carried[alone.unwrap_or(at).min(1)] = link.bytes.bytes() as f64 / PAYLOAD_SHARE;
     }
     let from = outcome.delivered_between(Duration::ZERO, SETTLED_AFTER);
-    let rest = (outcome.delivered - from).bytes() as f64 * 8e-6;
+    let settled_mbit = (outcome.delivered - from).bytes() as f64 * 8e-6;
     let promotions = |at: usize| outcome.links.get(at).map_or(0.0, |link| f64::from(link.promotions));
     let step = STEP_S as usize;
     let timeline = outcome.samples.chunks(step).zip(1..).filter_map(|(chunk, at): (_, usize)| {
@@ -169,7 +169,7 @@ fn to_result(outcome: &MptcpOutcome, time: Duration, alone: Option<usize>) -> Ca
             Some(_) => promotions(0),
             None => promotions(1),
         }),
-        settled_mbps: (time > SETTLED_AFTER * 2).then(|| rest / (time - SETTLED_AFTER).as_secs_f64()),
+        settled_mbps: (time > SETTLED_AFTER * 2).then(|| settled_mbit / (time - SETTLED_AFTER).as_secs_f64()),
         timeline: timeline.collect(),
         optimum: None,
     }
@@ -199,13 +199,13 @@ pub(super) fn mdp_lte_states(run: &RunConfig, model: &Model) -> (usize, usize) {
 /// The MDP's schedule, and the rates that it is based on.
 fn mdp_schedule(run: &RunConfig, model: &Model) -> Option<(MdpSchedule, [(RateChain, RateSchedule); 2])> {
     let length = 1000;
-    let of = |spec: &LinkSpec| {
+    let rate_of = |spec: &LinkSpec| {
         let course = RateSchedule::new(spec, &[], Duration::from_secs(length));
         let rates: Vec<_> = (0..length).map(|at| course.rate_at(Instant::from_millis(at * 1000))).collect();
         (RateChain::new(&rates, MDP_LEVELS), course)
     };
     let [wifi, lte] = run.links.as_slice() else { return None };
-    let (wifi, lte) = (of(wifi), of(lte));
+    let (wifi, lte) = (rate_of(wifi), rate_of(lte));
     let (first, second) = (model.radio(LinkKind::Wifi)?, model.radio(LinkKind::Lte)?);
     Some((MdpSchedule::new((&wifi.0, first), (&lte.0, second)), [wifi, lte]))
 }

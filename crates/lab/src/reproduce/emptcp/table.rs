@@ -9,8 +9,9 @@ use crate::results::ResultRow;
 
 /// The table of one artefact: a line per case and client, with the clairvoyant's energy if it is known.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
-    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact && row.paper.is_none()).collect();
-    let known = of.iter().any(|row| row.clairvoyant.is_some());
+    let artefact_rows: Vec<&ResultRow> =
+        rows.iter().filter(|row| row.artefact == artefact && row.paper.is_none()).collect();
+    let known = artefact_rows.iter().any(|row| row.clairvoyant.is_some());
     let mut header = vec!["case", "client", "time s", "energy J", "J/MB", "MB Wi-Fi", "MB LTE", "LTE wakes"];
     if artefact == "X-unequal" {
         header.push("Mbit/s after 5 s");
@@ -21,12 +22,13 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
     if known {
         header.extend(["clairvoyant J", "gap"]);
     }
-    let energies = of.iter().filter(|row| row.metric == "energy" && row.unit == "J" && row.note.is_none());
+    let energies =
+        artefact_rows.iter().filter(|row| row.metric == "energy" && row.unit == "J" && row.note.is_none());
     let lines = energies.map(|energy| {
         let other = |metric: &str| {
             let same =
                 |row: &&&ResultRow| row.case == energy.case && row.policy == energy.policy && row.metric == metric;
-            of.iter().find(same).copied()
+            artefact_rows.iter().find(same).copied()
         };
         let value = |metric: &str, digits: usize| format_number(other(metric).and_then(|row| row.measured), digits);
         let mut line = vec![energy.case.clone(), energy.policy.clone()];
@@ -41,18 +43,20 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Table {
             line.push(value("rate_after_5s", 1));
         }
         if artefact == GRID {
-            let of = |policy: &str, metric: &str| {
+            let measured_of = |policy: &str, metric: &str| {
                 let same =
                     |row: &&&ResultRow| row.case == energy.case && row.policy == policy && row.metric == metric;
-                of.iter().find(same).and_then(|row| row.measured)
+                artefact_rows.iter().find(same).and_then(|row| row.measured)
             };
             line.extend(["energy", "time"].map(|metric| {
-                let (own, theirs) = (of(&energy.policy, metric), of(EmptcpClient::Emptcp.name(), metric));
-                format_number(own.zip(theirs).map(|(own, theirs)| own / theirs), 2)
+                let (measured, emptcp) =
+                    (measured_of(&energy.policy, metric), measured_of(EmptcpClient::Emptcp.name(), metric));
+                format_number(measured.zip(emptcp).map(|(measured, emptcp)| measured / emptcp), 2)
             }));
         }
         if known {
-            let gap = energy.measured.zip(energy.clairvoyant).map(|(ours, least)| (ours / least - 1.0) * 100.0);
+            let gap =
+                energy.measured.zip(energy.clairvoyant).map(|(measured, least)| (measured / least - 1.0) * 100.0);
             line.push(format_number(energy.clairvoyant, 1));
             line.push(gap.map_or("–".into(), |gap| format!("{gap:+.1} %")));
         }
@@ -82,10 +86,10 @@ pub(super) fn base_table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
 /// A timeline: a line per time, a column per client.
 pub(super) fn timeline_table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
     TIMELINES.iter().find(|(timeline, ..)| *timeline == artefact)?;
-    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
+    let artefact_rows: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
     let mut clients: Vec<&str> = Vec::new();
     let mut moments: Vec<&str> = Vec::new();
-    for row in &of {
+    for row in &artefact_rows {
         if !clients.contains(&row.policy.as_str()) {
             clients.push(&row.policy);
         }
@@ -97,7 +101,7 @@ pub(super) fn timeline_table(rows: &[ResultRow], artefact: &str) -> Option<Table
     let cell = |moment: &str, client: &str| {
         let value = |metric: &str| {
             let same = |row: &&&ResultRow| row.case == moment && row.policy == client && row.metric == metric;
-            of.iter().find(same).and_then(|row| row.measured)
+            artefact_rows.iter().find(same).and_then(|row| row.measured)
         };
         match energy {
             true => format_number(value("energy"), 1),

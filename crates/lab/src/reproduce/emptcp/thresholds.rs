@@ -44,14 +44,14 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
     let thresholds = match (results.artefact, results.case.as_str()) {
         ("F15", _) => {
             let bound = time(mptcp)? * 1.05;
-            let late = make("time", "at most MPTCP's + 5 %", time(measured)?, bound, "s");
+            let time_threshold = make("time", "at most MPTCP's + 5 %", time(measured)?, bound, "s");
             let reason = format!(
                 "TCP over Wi-Fi needs {:.2} s; only a client that uses LTE is faster, for 12.6 J",
                 time(tcp)?
             );
             vec![
                 make("energy", "at most TCP over Wi-Fi's + 3 %", energy(measured)?, energy(tcp)? * 1.03, "J"),
-                Threshold { note: (time(tcp)? > bound).then_some(reason), ..late },
+                Threshold { note: (time(tcp)? > bound).then_some(reason), ..time_threshold },
             ]
         }
         ("F16", "good Wi-Fi, bad LTE") => {
@@ -66,9 +66,9 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
             let (two_thirds, four_fifths) = (least * 0.67, time(mptcp)? * 0.8);
             let third = make("energy", "§5.3: a third less than both", energy(measured)?, two_thirds, "J");
             let fifth = make("time", "§5.3: a fifth sooner than MPTCP", time(measured)?, four_fifths, "s");
-            let late = optimal_energy(results, measured)?;
-            let little = format!(
-                "the clairvoyant needs {late:.1} J by marline's end and {:.1} J by MPTCP's",
+            let clairvoyant_j = optimal_energy(results, measured)?;
+            let energy_note = format!(
+                "the clairvoyant needs {clairvoyant_j:.1} J by marline's end and {:.1} J by MPTCP's",
                 optimal_energy(results, mptcp)?
             );
             let soonest =
@@ -82,7 +82,7 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
                     least * 1.03,
                     "J",
                 ),
-                Threshold { note: (late > two_thirds).then_some(little), ..third },
+                Threshold { note: (clairvoyant_j > two_thirds).then_some(energy_note), ..third },
                 Threshold { note: (soonest > four_fifths).then_some(full), ..fifth },
             ]
         }
@@ -93,24 +93,26 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
         ("F8" | "F10" | "F13" | GRID, _) => {
             let per_byte = |client| results.mean(client, CaseResult::joules_per_megabyte);
             let seconds_per_byte = |client| results.mean(client, CaseResult::seconds_per_megabyte);
-            let theirs = best_published(results)?;
+            let published = best_published(results)?;
             let thresholds = [
                 make(
                     "energy",
                     "per byte, at most eMPTCP's + 3 %",
                     per_byte(measured)?,
-                    per_byte(theirs)? * 1.03,
+                    per_byte(published)? * 1.03,
                     "J/MB",
                 ),
                 make(
                     "time",
                     "per byte, at most eMPTCP's + 3 %",
                     seconds_per_byte(measured)?,
-                    seconds_per_byte(theirs)? * 1.03,
+                    seconds_per_byte(published)? * 1.03,
                     "s/MB",
                 ),
             ];
-            thresholds.map(|threshold| Threshold { note: Some(compared_with(results, theirs)), ..threshold }).into()
+            thresholds
+                .map(|threshold| Threshold { note: Some(compared_with(results, published)), ..threshold })
+                .into()
         }
         ("X-unequal", _) => unequal_thresholds(results, make)?,
         _ => Vec::new(),
@@ -125,7 +127,7 @@ fn unequal_thresholds(
     let best = [EmptcpClient::TcpLte, EmptcpClient::TcpWifi]
         .into_iter()
         .find(|client| results.all_results(*client).is_some())?;
-    let later = |client| {
+    let settled_rate = |client| {
         let rates: Option<Vec<f64>> =
             results.all_results(client)?.iter().map(|played| played.settled_mbps).collect();
         stats::mean(&rates?)
@@ -134,13 +136,13 @@ fn unequal_thresholds(
     let measured = EmptcpClient::MarlineThroughput;
     let at_least =
         |bound: f64, floor: Threshold| Threshold { bound: Bound::AtLeast(bound), policy: measured.name(), ..floor };
-    let after = later(measured)? / later(best)?;
+    let after = settled_rate(measured)? / settled_rate(best)?;
     let requirement = "at least 0.97 of the best single path";
     let mut thresholds = vec![at_least(0.97, make("rate_after_5s", requirement, after, 0.97, ""))];
     if best == EmptcpClient::TcpLte {
-        let whole = time(best)? / time(measured)?;
+        let ratio = time(best)? / time(measured)?;
         let requirement = "the whole at least at 0.93 of the best path's rate";
-        thresholds.push(at_least(0.93, make("time", requirement, whole, 0.93, "")));
+        thresholds.push(at_least(0.93, make("time", requirement, ratio, 0.93, "")));
     }
     Some(thresholds)
 }
@@ -182,7 +184,7 @@ fn compared_with(results: &CaseResults, published: EmptcpClient) -> String {
 /// Threshold of energy per byte times time per byte, relative to published eMPTCP: the best of the three scenarios
 /// counts.
 fn product_threshold(results: &[CaseResults]) -> Option<Threshold> {
-    let of = |artefact: &str| {
+    let ratio_of = |artefact: &str| {
         let ratios: Option<Vec<f64>> = results
             .iter()
             .filter(|results| results.artefact == artefact)
@@ -195,7 +197,7 @@ fn product_threshold(results: &[CaseResults]) -> Option<Threshold> {
             .collect();
         stats::mean(&ratios?)
     };
-    let ratios: Option<Vec<f64>> = ["F8", "F10", "F13"].into_iter().map(of).collect();
+    let ratios: Option<Vec<f64>> = ["F8", "F10", "F13"].into_iter().map(ratio_of).collect();
     let best = ratios?.into_iter().reduce(f64::min)?;
     Some(Threshold {
         artefact: "F8",
@@ -278,7 +280,7 @@ mod tests {
         let optimum = Some(super::super::simulate::Optimum { energy: 100.0, lower_bound: 99.0, min_seconds: 90.0 });
         case.runs[1].1 = vec![Ok(CaseResult { optimum, ..played([100.0, 110.0]) })];
         let found = thresholds(&[case]);
-        let of = found.iter().find(|threshold| threshold.artefact == "X-clairvoyant").unwrap();
-        assert!((of.measured - 1.1).abs() < 1e-9 && of.is_met() && of.case == "1 runs");
+        let clairvoyant = found.iter().find(|threshold| threshold.artefact == "X-clairvoyant").unwrap();
+        assert!((clairvoyant.measured - 1.1).abs() < 1e-9 && clairvoyant.is_met() && clairvoyant.case == "1 runs");
     }
 }

@@ -265,10 +265,10 @@ fn wire_rate(payload: Bitrate) -> Bitrate {
 
 /// The radios of GreenBag (Table I).
 fn radios(links: &[(LinkSpec, CapacityCurve)]) -> Vec<GreenBagRadio> {
-    let of = |kind: LinkKind| {
+    let model_of = |kind: LinkKind| {
         if kind == LinkKind::Lte { GreenBagRadio::GREENBAG_LTE } else { GreenBagRadio::GREENBAG_WIFI }
     };
-    links.iter().map(|(spec, _)| of(spec.kind)).collect()
+    links.iter().map(|(spec, _)| model_of(spec.kind)).collect()
 }
 
 /// Thresholds of the emulated player.

@@ -64,8 +64,8 @@ impl FigureCase {
     /// names). Returns false if none is left.
     pub(super) fn retain_named(&mut self, names: &[String]) -> bool {
         let (artefact, case) = (self.artefact, format!("{} {}", self.artefact, self.case));
-        let whole = names.is_empty() || names.iter().any(|name| *name == artefact || *name == case);
-        self.policies.retain(|policy| whole || names.contains(&format!("{case} {}", policy.name())));
+        let keeps_all = names.is_empty() || names.iter().any(|name| *name == artefact || *name == case);
+        self.policies.retain(|policy| keeps_all || names.contains(&format!("{case} {}", policy.name())));
         !self.policies.is_empty()
     }
 }
@@ -135,7 +135,7 @@ fn new_case(
 }
 
 fn f9a(effort: Effort) -> Vec<FigureCase> {
-    let of = |(ratio, lte, wifi): (&'static str, u64, u64)| {
+    let make_figures = |(ratio, lte, wifi): (&'static str, u64, u64)| {
         effort.segment_sizes.iter().copied().map(move |kib| {
             let run = RunConfig::constant(kbps(lte), kbps(wifi), video_of(5400, 40));
             new_case(
@@ -146,11 +146,11 @@ fn f9a(effort: Effort) -> Vec<FigureCase> {
             )
         })
     };
-    RATIOS.into_iter().flat_map(of).collect()
+    RATIOS.into_iter().flat_map(make_figures).collect()
 }
 
 fn f9b(effort: Effort) -> Vec<FigureCase> {
-    let of = |percent: u64| {
+    let make_figures = |percent: u64| {
         effort.segment_sizes.iter().copied().map(move |kib| {
             let run = RunConfig::constant(kbps(3000), kbps(3000), video_of(60 * percent, 40));
             new_case(
@@ -161,14 +161,14 @@ fn f9b(effort: Effort) -> Vec<FigureCase> {
             )
         })
     };
-    [80, 100, 120].into_iter().flat_map(of).collect()
+    [80, 100, 120].into_iter().flat_map(make_figures).collect()
 }
 
 fn f10() -> Vec<FigureCase> {
-    let of = |(ratio, lte, wifi)| {
+    let make_figure = |(ratio, lte, wifi)| {
         new_case("F10", ratio, BALANCE_POLICIES, RunConfig::constant(kbps(lte), kbps(wifi), video_of(4800, 40)))
     };
-    RATIOS.into_iter().map(of).collect()
+    RATIOS.into_iter().map(make_figure).collect()
 }
 
 /// A drop of 15 s, early, in a video for which the links have 10 % spare bandwidth.
@@ -182,7 +182,7 @@ fn f11() -> Vec<FigureCase> {
 }
 
 fn f12(effort: Effort) -> Vec<FigureCase> {
-    let of = |(suffix, rate, level): (&'static str, u64, bool)| {
+    let make_figures = |(suffix, rate, level): (&'static str, u64, bool)| {
         (0..=4).map(move |count: usize| {
             let drawn = |seed| run_with_drops(&rate_drops(seed, count, 10..110, 6, 25), rate, level);
             // Without a drop the case is not random.
@@ -192,7 +192,7 @@ fn f12(effort: Effort) -> Vec<FigureCase> {
             FigureCase { artefact: "F12", case, policies: RECOVERY_POLICIES.to_vec(), runs, wants_energy: false }
         })
     };
-    [("", 6600, false), (" spare", SPARE_RATE, true)].into_iter().flat_map(of).collect()
+    [("", 6600, false), (" spare", SPARE_RATE, true)].into_iter().flat_map(make_figures).collect()
 }
 
 /// Rate of a video for which 6 Mbit/s are 110 %, in kbit/s.
@@ -217,11 +217,11 @@ fn run_with_drops(holes: &[RateDrop], rate: u64, level: bool) -> RunConfig {
 const DROP_KBPS: u64 = 100;
 
 fn cases_by_rate(artefact: &'static str, percents: &[u64]) -> Vec<FigureCase> {
-    let of = |percent: &u64| {
+    let make_figure = |percent: &u64| {
         let run = RunConfig::constant(kbps(3000), kbps(3000), video_of(60 * percent, 120));
         FigureCase { wants_energy: true, ..new_case(artefact, format!("{percent}%"), ALL_POLICIES, run) }
     };
-    percents.iter().map(of).collect()
+    percents.iter().map(make_figure).collect()
 }
 
 /// Table II: LTE and Wi-Fi in kbit/s.
@@ -230,11 +230,11 @@ const TABLE_II: [(&str, u64, u64); 3] =
 
 fn f14() -> Vec<FigureCase> {
     let large = |run: RunConfig| run.with_segment_size(DataSize::from_kib(1000));
-    let of = |(name, lte, wifi)| {
+    let make_figure = |(name, lte, wifi)| {
         let run = large(RunConfig::constant(kbps(lte), kbps(wifi), video_of(6100, 117)));
         FigureCase { wants_energy: true, ..new_case("F14", name, ALL_POLICIES, run) }
     };
-    let mut figures: Vec<FigureCase> = TABLE_II.into_iter().map(of).collect();
+    let mut figures: Vec<FigureCase> = TABLE_II.into_iter().map(make_figure).collect();
     // Three fades of 8 s; the average over 117 s is that of Table II.
     let fades = [20, 55, 90].map(|start| RateDrop { start, length: 8 });
     let mut wifi = vec![kbps((4940 * 117 - FADE_KBPS * 24) / (117 - 24)); 118];
@@ -257,7 +257,7 @@ const FLUCTUATING: [(&str, u64, u64, u64, u64, f64, bool); 5] = [
 ];
 
 fn fluctuating_cases(effort: Effort) -> Vec<FigureCase> {
-    let of = |(name, lte, wifi, rate, length, variation, fades): (&str, u64, u64, u64, u64, f64, bool)| {
+    let make_figure = |(name, lte, wifi, rate, length, variation, fades): (&str, u64, u64, u64, u64, f64, bool)| {
         let drawn = |seed: u64| {
             let lte = log_ar1(seed, "lte", kbps(lte), variation, RATE_SECONDS);
             let mut wifi = log_ar1(seed, "wifi", kbps(wifi), variation, RATE_SECONDS);
@@ -275,7 +275,7 @@ fn fluctuating_cases(effort: Effort) -> Vec<FigureCase> {
             wants_energy: true,
         }
     };
-    FLUCTUATING.into_iter().map(of).collect()
+    FLUCTUATING.into_iter().map(make_figure).collect()
 }
 
 /// Length of fluctuating rates in seconds; longer than any playback.

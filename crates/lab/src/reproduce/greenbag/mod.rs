@@ -50,7 +50,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         return Ok(print_results(args, &figures, None, &run_simulated(args, &figures)));
     }
     let (figures, cells) = if args.uses_kept {
-        (figures_of(args, &wanted, Effort::LAB)?, super::read_kept::<PlaybackMeasurement>(args)?)
+        (figures_of(args, &wanted, Effort::LAB)?, super::read_stored_results::<PlaybackMeasurement>(args)?)
     } else {
         prepare_run(Backend::Lab)?;
         let figures = figures_of(args, &wanted, Effort::LAB)?;

@@ -206,13 +206,13 @@ impl PlaybackRunner {
             let set = run.greenbag(policy);
             let split = if set.adaptive_subsegments { "adaptive" } else { "equal" };
             let recovery = if set.recovery_enabled { "on" } else { "off" };
-            let words = format!("segment={}B,split={split},recovery={recovery}", set.segment_size.bytes());
-            command.arg("--greenbag").arg(words);
+            let params = format!("segment={}B,split={split},recovery={recovery}", set.segment_size.bytes());
+            command.arg("--greenbag").arg(params);
         }
         if let Some(trace) = &self.trace_dir {
-            let place = trace.join(label.replace([' ', '/', ':'], "-"));
-            std::fs::create_dir_all(&place).map_err(LabError::at_step(format!("{}", place.display())))?;
-            command.arg("--trace").arg(place);
+            let dir = trace.join(label.replace([' ', '/', ':'], "-"));
+            std::fs::create_dir_all(&dir).map_err(LabError::at_step(format!("{}", dir.display())))?;
+            command.arg("--trace").arg(dir);
         }
         // A directory that does not exist, hence without configuration files.
         let empty_home = folder.join("no-configuration");
@@ -282,10 +282,10 @@ fn read_ready_message(child: &mut Child) -> io::Result<(std::net::SocketAddr, St
     BufReader::new(stdout).read_line(&mut line)?;
     let object: Value =
         serde_json::from_str(&line).map_err(|_| io::Error::other("no JSON object with the addresses"))?;
-    let word = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
+    let string = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
     let listen =
-        word("listen").parse().map_err(|_| io::Error::other(format!("unexpected output `{}`", line.trim())))?;
-    Ok((listen, word("status")))
+        string("listen").parse().map_err(|_| io::Error::other(format!("unexpected output `{}`", line.trim())))?;
+    Ok((listen, string("status")))
 }
 
 fn to_result(
@@ -293,13 +293,13 @@ fn to_result(
     policy: GreenBagPolicy,
     playback: &PlaybackResult,
     emulation: &EmulationReport,
-    (cpu, kept_waiting): (Duration, Option<Duration>),
+    (cpu, cpu_wait): (Duration, Option<Duration>),
 ) -> Result<PlaybackValues, String> {
     let status = &playback.proxy_status;
     let session = &status["sessions"][0];
     let link_status = |name: &str| {
-        let of = status["links"].as_array().into_iter().flatten().find(|link| link["name"] == name);
-        of.map_or(&Value::Null, |link| &link["media"])
+        let link_status = status["links"].as_array().into_iter().flatten().find(|link| link["name"] == name);
+        link_status.map_or(&Value::Null, |link| &link["media"])
     };
     let links: Vec<LinkResult> = emulation
         .links
@@ -322,7 +322,7 @@ fn to_result(
         buffering_periods_s: playback.buffering_periods.iter().map(seconds).collect(),
         energy_j: status["energy"]["with_tails_j"].as_f64().ok_or("the proxy has no account of its energy")?,
         packet_energy_j: packet_energy(run, policy, emulation),
-        cpu_wait_s: kept_waiting.map(|time| time.as_secs_f64()),
+        cpu_wait_s: cpu_wait.map(|time| time.as_secs_f64()),
         links,
         video_source: session["video"]["source"].as_str().map(str::to_owned),
         reason: session["reason"].as_str().map(str::to_owned),
@@ -355,7 +355,7 @@ fn packet_energy(run: &RunConfig, policy: GreenBagPolicy, emulation: &EmulationR
 /// Times at which, after two idle seconds, no more than the bytes of a handshake arrived within a second.
 fn wakeup_times(timeline: &[DataSize]) -> Vec<f64> {
     let slot = EmulationReport::SLOT.as_secs_f64();
-    let (silence, burst) = ((2.0 / slot) as usize, (1.0 / slot) as usize);
+    let (silent_slots, burst) = ((2.0 / slot) as usize, (1.0 / slot) as usize);
     let mut woken = Vec::new();
     let mut silent = 0;
     for (at, size) in timeline.iter().enumerate() {
@@ -364,7 +364,7 @@ fn wakeup_times(timeline: &[DataSize]) -> Vec<f64> {
             continue;
         }
         let next: DataSize = timeline.iter().skip(at).take(burst).copied().sum();
-        if silent >= silence && next <= MAX_HANDSHAKE {
+        if silent >= silent_slots && next <= MAX_HANDSHAKE {
             woken.push(at as f64 * slot);
         }
         silent = 0;
@@ -379,8 +379,8 @@ const MAX_HANDSHAKE: DataSize = DataSize::from_kib(6);
 /// requests explain.
 fn byte_mismatch(links: &[LinkResult]) -> Option<String> {
     let is_unlike = |link: &&LinkResult| {
-        let (counted, carried) = (link.video_bytes as f64, link.ip_bytes as f64);
-        counted > carried || carried > counted * 1.15 + 500_000.0
+        let (video_bytes, carried) = (link.video_bytes as f64, link.ip_bytes as f64);
+        video_bytes > carried || carried > video_bytes * 1.15 + 500_000.0
     };
     let link = links.iter().find(is_unlike)?;
     Some(format!("{} carried {} bytes, of which the proxy counts {}", link.name, link.ip_bytes, link.video_bytes))
@@ -393,13 +393,13 @@ mod tests {
     #[test]
     fn a_few_packets_on_an_idle_link_are_wakeups_and_video_data_is_not() {
         let mut timeline = vec![DataSize::ZERO; 200];
-        let mut put = |at: usize, bytes| timeline[at] = DataSize::from_bytes(bytes);
-        put(0, 40_000);
-        put(50, 52);
-        put(55, 52);
-        put(100, 1500);
-        put(101, 40_000);
-        put(180, 5000);
+        let mut set_slot = |at: usize, bytes| timeline[at] = DataSize::from_bytes(bytes);
+        set_slot(0, 40_000);
+        set_slot(50, 52);
+        set_slot(55, 52);
+        set_slot(100, 1500);
+        set_slot(101, 40_000);
+        set_slot(180, 5000);
         assert_eq!(wakeup_times(&timeline), [5.0, 18.0]);
     }
 

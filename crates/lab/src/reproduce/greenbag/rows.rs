@@ -61,7 +61,7 @@ fn row(results: &CaseResults, policy: GreenBagPolicy, metric: &str, unit: &str) 
 
 /// The four metrics of every policy.
 fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
-    let of = |policy: GreenBagPolicy, (metric, unit): (&str, &str)| {
+    let make_row = |policy: GreenBagPolicy, (metric, unit): (&str, &str)| {
         let empty = row(results, policy, metric, unit);
         let Some(played) = results.all_results(policy) else {
             return ResultRow { note: results.problems().next(), ..empty };
@@ -85,7 +85,7 @@ fn metric_rows(results: &CaseResults) -> Vec<ResultRow> {
         }
     };
     let policies = results.runs.iter().map(|(policy, _)| *policy);
-    policies.flat_map(|policy| METRICS.into_iter().map(move |metric| of(policy, metric))).collect()
+    policies.flat_map(|policy| METRICS.into_iter().map(move |metric| make_row(policy, metric))).collect()
 }
 
 /// The note of a row: why its paper value is missing or needs explanation.
@@ -114,7 +114,7 @@ fn note(results: &CaseResults, policy: GreenBagPolicy, metric: &str) -> Option<S
 
 /// Mean energy divided by the clairvoyant's mean energy.
 fn energy_ratio_rows(results: &[CaseResults]) -> Vec<ResultRow> {
-    let of = |results: &CaseResults, policy: GreenBagPolicy| {
+    let value_of = |results: &CaseResults, policy: GreenBagPolicy| {
         Some(ResultRow {
             measured: Some(round_to_thousandths(energy_ratio(results, policy)?)),
             clairvoyant: Some(1.0),
@@ -125,7 +125,7 @@ fn energy_ratio_rows(results: &[CaseResults]) -> Vec<ResultRow> {
     wanders
         .flat_map(|results| {
             [GreenBagPolicy::GreenbagP, GreenBagPolicy::GreenbagE, GreenBagPolicy::Marline]
-                .map(|policy| of(results, policy))
+                .map(|policy| value_of(results, policy))
         })
         .flatten()
         .collect()
@@ -144,8 +144,8 @@ fn statement_rows(results: &[CaseResults]) -> Vec<ResultRow> {
     rows.extend(best_segment_rows(results, "F9a", &["1:1", "1:3", "1:5"], 1000.0));
     rows.extend(best_segment_rows(results, "F9b", &["80%", "100%", "120%"], 2000.0));
     let savings = |artefact: &str| -> Vec<(&CaseResults, f64)> {
-        let of = results.iter().filter(|results| results.artefact == artefact);
-        of.filter_map(|results| Some((results, saving_percent(results)?))).collect()
+        let artefact_results = results.iter().filter(|results| results.artefact == artefact);
+        artefact_results.filter_map(|results| Some((results, saving_percent(results)?))).collect()
     };
     let thirteen = savings("F13");
     let values: Vec<f64> = thirteen.iter().map(|(_, saving)| *saving).collect();
@@ -201,13 +201,13 @@ fn wifi_only_rows(results: &CaseResults) -> Vec<ResultRow> {
     let (Some(wifi), Some((least, max))) = (time(GreenBagPolicy::WifiOnly), stats::range(&others)) else {
         return Vec::new();
     };
-    let of = |metric: &str, paper: f64, measured: f64| ResultRow {
+    let make_row = |metric: &str, paper: f64, measured: f64| ResultRow {
         paper: Some(paper),
         measured: Some(round_to_thousandths(measured)),
         note: Some("than the others of the paper".into()),
         ..row(results, GreenBagPolicy::WifiOnly, metric, "s")
     };
-    vec![of("longer_at_least", 44.0, wifi - max), of("longer_at_most", 70.0, wifi - least)]
+    vec![make_row("longer_at_least", 44.0, wifi - max), make_row("longer_at_most", 70.0, wifi - least)]
 }
 
 /// The range of segment sizes that are as good as the best.
@@ -285,10 +285,10 @@ pub(super) mod tests {
         ];
         let rows = rows(&[done("F14", "Stationary 1", runs)], &[], Backend::Lab);
         assert!(rows.iter().all(|row| row.backend == Backend::Lab));
-        let of = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
-        assert_eq!((of("energy_saving").paper, of("energy_saving").measured), (Some(14.0), Some(15.0)));
-        assert_eq!((of("longer_at_least").paper, of("longer_at_least").measured), (Some(44.0), Some(44.0)));
-        assert_eq!(of("longer_at_most").measured, Some(66.0));
+        let row_of = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
+        assert_eq!((row_of("energy_saving").paper, row_of("energy_saving").measured), (Some(14.0), Some(15.0)));
+        assert_eq!((row_of("longer_at_least").paper, row_of("longer_at_least").measured), (Some(44.0), Some(44.0)));
+        assert_eq!(row_of("longer_at_most").measured, Some(66.0));
         let energy = rows.iter().find(|row| row.metric == "energy" && row.policy == "greenbag-e").unwrap();
         assert_eq!((energy.paper, energy.measured, energy.clairvoyant), (None, Some(170.0), Some(100.0)));
         assert!(energy.note.as_ref().unwrap().starts_with("plotted only"));
@@ -296,10 +296,14 @@ pub(super) mod tests {
 
     #[test]
     fn the_best_segments_are_those_within_one_percent() {
-        let of = |kib: u64, time: f64| {
+        let make_results = |kib: u64, time: f64| {
             done("F9a", &format!("1:3 {kib} KiB"), &[(GreenBagPolicy::GreenbagP, &[played(time, 1.0)])])
         };
-        let rows = rows(&[of(10, 50.0), of(100, 46.1), of(1000, 46.0), of(5000, 47.0)], &[], Backend::Sim);
+        let rows = rows(
+            &[make_results(10, 50.0), make_results(100, 46.1), make_results(1000, 46.0), make_results(5000, 47.0)],
+            &[],
+            Backend::Sim,
+        );
         let best = |metric: &str| rows.iter().find(|row| row.metric == metric).and_then(|row| row.measured);
         assert_eq!((best("best_segment_from"), best("best_segment_to")), (Some(100.0), Some(1000.0)));
     }
@@ -309,18 +313,18 @@ pub(super) mod tests {
         let two = [played(125.0, 110.0), played(127.0, 130.0)];
         let mut case = done("X-fluct", "80%", &[(GreenBagPolicy::Marline, &two)]);
         case.unreliable = vec![(GreenBagPolicy::Marline, 1)];
-        let of = |rows: &[ResultRow], metric: &str| rows.iter().find(|row| row.metric == metric).cloned();
+        let row_of = |rows: &[ResultRow], metric: &str| rows.iter().find(|row| row.metric == metric).cloned();
         let made = rows(std::slice::from_ref(&case), &[], Backend::Sim);
-        let time = of(&made, "playback_time").unwrap();
+        let time = row_of(&made, "playback_time").unwrap();
         assert_eq!((time.measured, time.clairvoyant), (Some(126.0), Some(125.0)));
         assert!((time.spread.unwrap() - 1.414).abs() < 1e-9);
         assert!(time.note.unwrap().starts_with("1 of 2 suspect"));
-        assert_eq!(of(&made, "energy_ratio").unwrap().measured, Some(1.2));
+        assert_eq!(row_of(&made, "energy_ratio").unwrap().measured, Some(1.2));
         let mut broken = case;
         broken.runs[0].1.push(Err("no end".into()));
         let made = rows(&[broken], &[], Backend::Sim);
-        let time = of(&made, "playback_time").unwrap();
+        let time = row_of(&made, "playback_time").unwrap();
         assert!(time.measured.is_none() && time.note.unwrap().contains("no end"));
-        assert!(of(&made, "energy_ratio").is_none());
+        assert!(row_of(&made, "energy_ratio").is_none());
     }
 }

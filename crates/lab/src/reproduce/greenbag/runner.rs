@@ -44,13 +44,13 @@ impl CaseResults {
 
 /// All runs as indexes of figure, policy and configuration.
 pub(super) fn all_runs(figures: &[FigureCase]) -> Vec<(usize, usize, usize)> {
-    let of = |(at, figure): (usize, &FigureCase)| {
+    let items_of = |(at, figure): (usize, &FigureCase)| {
         let seeds = figure.runs.len();
         (0..figure.policies.len())
             .flat_map(move |policy| (0..seeds).map(move |seed| (at, policy, seed)))
             .collect::<Vec<_>>()
     };
-    figures.iter().enumerate().flat_map(of).collect()
+    figures.iter().enumerate().flat_map(items_of).collect()
 }
 
 /// Simulates everything; `tell` is called when all runs of a case are complete.
@@ -88,12 +88,12 @@ pub(super) fn run_all(
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
     let mut results = results.into_inner().unwrap_or_default().into_iter();
     let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not run".into()));
-    let of = |figure: &FigureCase| {
+    let results_of = |figure: &FigureCase| {
         let mut repeated = |policy: &GreenBagPolicy| (*policy, figure.runs.iter().map(|_| next()).collect());
         let runs = figure.policies.iter().map(&mut repeated).collect();
         CaseResults { artefact: figure.artefact, case: figure.case.clone(), runs, unreliable: Vec::new() }
     };
-    figures.iter().map(of).collect()
+    figures.iter().map(results_of).collect()
 }
 
 #[cfg(test)]
@@ -110,16 +110,16 @@ mod tests {
             assert_eq!(figure.case, results.case);
             assert_eq!(figure.policies, results.runs.iter().map(|(policy, _)| *policy).collect::<Vec<_>>());
             assert_eq!(results.problems().count(), 0);
-            let (again, there) = (
+            let (again, stored) = (
                 figure.runs[0].simulate(GreenBagPolicy::EqualSubsegments, false),
                 results.all_results(GreenBagPolicy::EqualSubsegments).unwrap(),
             );
-            assert_eq!(again.unwrap(), there[0]);
+            assert_eq!(again.unwrap(), stored[0]);
         }
-        let late = |at: usize, policy| {
+        let lateness = |at: usize, policy| {
             results[at].mean(policy, |played| played.playback_time - played.min_playback).unwrap()
         };
-        assert!(late(0, GreenBagPolicy::GreenbagP) < 0.5 && late(2, GreenBagPolicy::GreenbagP) < 0.5);
-        assert!(late(2, GreenBagPolicy::EqualSubsegments) > late(2, GreenBagPolicy::GreenbagP) + 0.5);
+        assert!(lateness(0, GreenBagPolicy::GreenbagP) < 0.5 && lateness(2, GreenBagPolicy::GreenbagP) < 0.5);
+        assert!(lateness(2, GreenBagPolicy::EqualSubsegments) > lateness(2, GreenBagPolicy::GreenbagP) + 0.5);
     }
 }

@@ -6,9 +6,9 @@ use crate::results::ResultRow;
 /// The table of one artefact: a line per case and policy, beside the clairvoyant's values; `compared` are the rows
 /// of virtual time.
 pub(super) fn table(rows: &[ResultRow], compared: Option<&[ResultRow]>, artefact: &str) -> Table {
-    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
-    let energy = of.iter().any(|row| row.metric == "energy" && row.clairvoyant.is_some());
-    let ratio = of.iter().any(|row| row.metric == "energy_ratio");
+    let artefact_rows: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
+    let energy = artefact_rows.iter().any(|row| row.metric == "energy" && row.clairvoyant.is_some());
+    let ratio = artefact_rows.iter().any(|row| row.metric == "energy_ratio");
     let mut header = vec!["case", "policy"];
     let figure = |name: &'static str| if compared.is_some() { vec![name, "sim"] } else { vec![name] };
     header.extend(figure("playback s"));
@@ -19,27 +19,27 @@ pub(super) fn table(rows: &[ResultRow], compared: Option<&[ResultRow]>, artefact
         header.extend(figure("energy J"));
         header.extend(["clairvoyant", "gap"]);
     }
-    let lines = of.iter().filter(|row| row.metric == "playback_time").map(|time| {
+    let lines = artefact_rows.iter().filter(|row| row.metric == "playback_time").map(|time| {
         let same = |row: &&ResultRow, metric: &str| {
             (row.artefact.as_str(), &row.case, &row.policy) == (artefact, &time.case, &time.policy)
                 && row.metric == metric
         };
-        let other = |metric: &str| of.iter().copied().find(|row| same(row, metric));
+        let other = |metric: &str| artefact_rows.iter().copied().find(|row| same(row, metric));
         let simulated = |metric: &str, digits: usize| {
             let row = compared.map(|rows| rows.iter().find(|row| same(row, metric)));
             row.map(|row| format_number(row.and_then(|row| row.measured), digits))
         };
-        let whole = if time.spread.is_some() { 1 } else { 0 };
+        let decimals = if time.spread.is_some() { 1 } else { 0 };
         let mut line = vec![time.case.clone(), time.policy.clone()];
         line.push(with_spread(time));
         line.extend(simulated("playback_time", 1));
         line.push(format_number(time.clairvoyant, 1));
-        let gap = time.measured.zip(time.clairvoyant).map(|(ours, least)| ours - least);
+        let gap = time.measured.zip(time.clairvoyant).map(|(measured, least)| measured - least);
         line.push(gap.map_or("–".into(), |gap| format!("{gap:+.1}")));
         line.push(format_number(other("interruption").and_then(|row| row.measured), 1));
         line.extend(simulated("interruption", 1));
-        line.push(format_number(other("stalls").and_then(|row| row.measured), whole));
-        line.extend(simulated("stalls", whole));
+        line.push(format_number(other("stalls").and_then(|row| row.measured), decimals));
+        line.extend(simulated("stalls", decimals));
         if energy {
             let joules = other("energy");
             line.push(joules.map_or("–".into(), with_spread));

@@ -98,12 +98,12 @@ fn thresholds_of(results: &CaseResults) -> Option<Vec<Threshold>> {
 
 /// The largest delay of marline's policy after GB-P in any repetition, in seconds.
 fn max_delay(results: &CaseResults) -> Option<f64> {
-    let (measured, theirs) =
+    let (measured, published) =
         (results.all_results(GreenBagPolicy::Marline)?, results.all_results(GreenBagPolicy::GreenbagP)?);
     measured
         .iter()
-        .zip(&theirs)
-        .map(|(measured, theirs)| measured.playback_time - theirs.playback_time)
+        .zip(&published)
+        .map(|(measured, published)| measured.playback_time - published.playback_time)
         .reduce(f64::max)
 }
 

@@ -53,8 +53,8 @@ impl Variant {
         Self { name, work, without_faults: false, acks_every_segment: false }
     }
 
-    fn single_download(who: Contender, secure: bool) -> Self {
-        Self::new(who.name(), Workload::Download(vec![Stream::new(secure)], who))
+    fn single_download(contender: Contender, secure: bool) -> Self {
+        Self::new(contender.name(), Workload::Download(vec![Stream::new(secure)], contender))
     }
 
     /// Plain TCP where nothing is lost and nothing dark.
@@ -229,32 +229,36 @@ fn f2c_case(ppm: u32) -> FigurePoint {
 }
 
 fn f5_cases() -> Vec<FigurePoint> {
-    let of = |preset, rtt: u64, each: bool| {
-        let each_word = if each { ", an ACK a segment" } else { "" };
+    let make_point = |preset, rtt: u64, each: bool| {
+        let suffix = if each { ", an ACK a segment" } else { "" };
         let testbed = Topology { rtt: Duration::from_millis(rtt), each_acknowledged: each, ..wifi_testbed(preset) };
-        let name = format!("{preset}, {rtt}ms{each_word}");
+        let name = format!("{preset}, {rtt}ms{suffix}");
         FigurePoint::new("F5", name, testbed, plain_paper_ours("ack-offload-as-published", true), 24)
     };
     let points = ["11g-mixed", "11b"].into_iter().flat_map(|preset| RTTS.map(|rtt| (preset, rtt, false)));
     points
         .chain([("11g-mixed", 50, true), ("11b-paper", 50, true)])
-        .map(|(preset, rtt, each)| of(preset, rtt, each))
+        .map(|(preset, rtt, each)| make_point(preset, rtt, each))
         .collect()
 }
 
 fn f6_cases() -> Vec<FigurePoint> {
-    let of = |(dark, rtt): (u64, u64)| {
+    let make_point = |(outage_s, rtt): (u64, u64)| {
         let testbed = Topology { rtt: Duration::from_millis(rtt), ..Topology::default_links(0) };
         let mut variants = plain_paper_ours("zero-window-freeze", true);
         variants.push(Variant::ideal(true));
-        let case = FigurePoint::new("F6", format!("{dark}s, {rtt}ms"), testbed, variants, 60);
-        FigurePoint { blackout_length: Some(SECONDS(dark)), counted_from: Duration::ZERO, ..case }
+        let case = FigurePoint::new("F6", format!("{outage_s}s, {rtt}ms"), testbed, variants, 60);
+        FigurePoint { blackout_length: Some(SECONDS(outage_s)), counted_from: Duration::ZERO, ..case }
     };
-    RTTS.map(|rtt| (2, rtt)).into_iter().chain([4, 6, 8, 10].map(|dark| (dark, 50))).map(of).collect()
+    RTTS.map(|rtt| (2, rtt))
+        .into_iter()
+        .chain([4, 6, 8, 10].map(|outage_s| (outage_s, 50)))
+        .map(make_point)
+        .collect()
 }
 
 fn f7_cases() -> Vec<FigurePoint> {
-    let of = |(ppm, rtt): (u32, u64)| {
+    let make_point = |(ppm, rtt): (u32, u64)| {
         let loss = Ratio::from_ppm(ppm);
         let testbed = Topology { loss, rtt: Duration::from_millis(rtt), ..Topology::default_links(0) };
         let mut variants = plain_paper_ours("fast-fetch", false);
@@ -263,7 +267,7 @@ fn f7_cases() -> Vec<FigurePoint> {
         FigurePoint::new("F7", format!("{loss}, {rtt}ms"), testbed, variants, 30)
     };
     let losses = [0, 1_000, 3_000, 10_000, 20_000, 30_000, 40_000, 50_000].map(|ppm| (ppm, 50));
-    losses.into_iter().chain([100, 150, 200].map(|rtt| (10_000, rtt))).map(of).collect()
+    losses.into_iter().chain([100, 150, 200].map(|rtt| (10_000, rtt))).map(make_point).collect()
 }
 
 /// chosen: three access points of some twenty seconds each, as the paper's figure shows them.

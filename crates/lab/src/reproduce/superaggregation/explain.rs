@@ -41,11 +41,11 @@ impl ExplainInput<'_> {
 
     fn freeze_reason(&self) -> Option<String> {
         let frozen = self.results.iter().any(|cell| cell.active.iter().any(|name| name.contains("freeze")));
-        let (measured, theirs) = (tcp(self.results, ssthresh)?, tcp(self.plain_results, ssthresh)?);
+        let (measured, plain_ssthresh) = (tcp(self.results, ssthresh)?, tcp(self.plain_results, ssthresh)?);
         let times = tcp(self.results, |tcp| Some(f64::from(tcp.max_backoff))).unwrap_or(0.0);
-        (frozen && measured < theirs / 2.0).then(|| {
+        (frozen && measured < plain_ssthresh / 2.0).then(|| {
             format!(
-                "the sender cut ssthresh to {measured:.0} segments under the zero window (plain: {theirs:.0}) and doubled its timer \
+                "the sender cut ssthresh to {measured:.0} segments under the zero window (plain: {plain_ssthresh:.0}) and doubled its timer \
                  {times:.0} times: it does not persist while data is outstanding"
             )
         })
@@ -67,24 +67,26 @@ impl ExplainInput<'_> {
     /// What there was to gain in a shared cell.
     fn airtime_reason(&self) -> Option<String> {
         let air = median(self.plain_results.iter().filter_map(|cell| cell.ack_airtime_percent))?;
-        let how = match self.case.testbed.each_acknowledged {
+        let ack_policy = match self.case.testbed.each_acknowledged {
             true => "one for each segment",
             false => "a kernel sends one for two segments",
         };
         let gain = 100.0 * air / (100.0 - air).max(1.0);
-        Some(format!("plain TCP's ACKs take {air:.0} % of the air ({how}): without them there is {gain:.0} % more"))
+        Some(format!(
+            "plain TCP's ACKs take {air:.0} % of the air ({ack_policy}): without them there is {gain:.0} % more"
+        ))
     }
 
     /// What was to be done and never was.
     fn inactive_reason(&self) -> Option<String> {
-        let Workload::Download(_, who) = &self.variant.work else { return None };
-        if *who == Contender::Plain {
+        let Workload::Download(_, contender) = &self.variant.work else { return None };
+        if *contender == Contender::Plain {
             return None;
         }
         let done = || self.results.iter().flat_map(|cell| &cell.active);
         // What is done as published is told by its plain name.
         let never = |name: &&str| !done().any(|known| name.starts_with(known.as_str()));
-        let never: Vec<&str> = who.enabled().into_iter().filter(never).collect();
+        let never: Vec<&str> = contender.enabled().into_iter().filter(never).collect();
         match done().next() {
             None => Some("no mechanism was active".to_owned()),
             Some(_) => (!never.is_empty()).then(|| format!("never active: {}", never.join(", "))),
@@ -92,13 +94,13 @@ impl ExplainInput<'_> {
     }
 
     fn tcp_info_text(&self) -> Option<String> {
-        let of = |cells: &[&RunResult]| {
+        let describe = |cells: &[&RunResult]| {
             let least = tcp(cells, ssthresh).map_or("never cut".to_owned(), |least| format!("down to {least:.0}"));
             let timer = tcp(cells, |tcp| Some(f64::from(tcp.max_backoff)))?;
             let again = tcp(cells, |tcp| Some(tcp.retransmitted as f64))?;
             Some(format!("ssthresh {least}, timer doubled {timer:.0} times, {again:.0} segments sent again"))
         };
-        Some(format!("TCP_INFO: {}; plain: {}", of(self.results)?, of(self.plain_results)?))
+        Some(format!("TCP_INFO: {}; plain: {}", describe(self.results)?, describe(self.plain_results)?))
     }
 }
 
@@ -148,9 +150,9 @@ mod tests {
     #[test]
     fn a_sentence_is_said_only_where_its_number_was_seen() {
         let plain = cell(125, 1, &[]);
-        let said = why("F6", Congestion::Cubic, &cell(2, 3, &["zero-window-freeze"]), &plain, Some(93.0));
-        assert!(said.contains("ssthresh to 2 segments under the zero window (plain: 125)"), "{said}");
-        assert!(said.contains("93 % of the ideal"), "{said}");
+        let explanation = why("F6", Congestion::Cubic, &cell(2, 3, &["zero-window-freeze"]), &plain, Some(93.0));
+        assert!(explanation.contains("ssthresh to 2 segments under the zero window (plain: 125)"), "{explanation}");
+        assert!(explanation.contains("93 % of the ideal"), "{explanation}");
         assert_eq!(why("F6", Congestion::Cubic, &cell(120, 1, &[]), &plain, Some(60.0)), "no mechanism was active");
         let numbers = why("F6", Congestion::Cubic, &cell(120, 1, &["zero-window-freeze"]), &plain, None);
         assert!(numbers.starts_with("TCP_INFO: ssthresh down to 120, timer doubled 1 times"), "{numbers}");
@@ -159,17 +161,21 @@ mod tests {
     #[test]
     fn what_was_to_be_done_and_never_was_is_named() {
         let paper = RunResult { ack_airtime_percent: Some(15.0), ..cell(125, 1, &["ack-offload"]) };
-        let said = why("F8", Congestion::Cubic, &paper, &cell(125, 1, &[]), None);
-        assert_eq!(said, "never active: zero-window-freeze, fast-fetch");
+        let explanation = why("F8", Congestion::Cubic, &paper, &cell(125, 1, &[]), None);
+        assert_eq!(explanation, "never active: zero-window-freeze, fast-fetch");
     }
 
     #[test]
     fn a_shared_cell_is_about_the_air_and_not_about_losses() {
         let plain = RunResult { ack_airtime_percent: Some(17.2), ..cell(125, 0, &[]) };
-        let said = why("F5", Congestion::Bbr, &cell(125, 0, &["ack-offload"]), &plain, None);
-        assert!(said.contains("ACKs take 17 % of the air (a kernel sends one for two segments)"), "{said}");
-        assert!(!said.contains("BBR"), "{said}");
-        let dark = why("F6", Congestion::Bbr, &cell(125, 0, &["zero-window-freeze"]), &cell(125, 0, &[]), None);
-        assert_eq!(dark, "BBR's rate does not follow losses");
+        let explanation = why("F5", Congestion::Bbr, &cell(125, 0, &["ack-offload"]), &plain, None);
+        assert!(
+            explanation.contains("ACKs take 17 % of the air (a kernel sends one for two segments)"),
+            "{explanation}"
+        );
+        assert!(!explanation.contains("BBR"), "{explanation}");
+        let bbr_explanation =
+            why("F6", Congestion::Bbr, &cell(125, 0, &["zero-window-freeze"]), &cell(125, 0, &[]), None);
+        assert_eq!(bbr_explanation, "BBR's rate does not follow losses");
     }
 }

@@ -42,8 +42,8 @@ impl MeasurementId for MeasurementPoint {}
 
 impl fmt::Display for MeasurementPoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { artefact, case, variant: way, sender, run, .. } = self;
-        write!(f, "{artefact} {case}, {sender}, {way}, run {run}")
+        let Self { artefact, case, variant: variant_name, sender, run, .. } = self;
+        write!(f, "{artefact} {case}, {sender}, {variant_name}, run {run}")
     }
 }
 
@@ -169,9 +169,10 @@ pub(super) fn measure_point(
                 ..RunResult::default()
             }))
         }
-        Workload::Download(streams, who) => {
-            let (length, look) = (case.length, Some(case.sample_interval));
-            let taken = Trial { world: &testbed, who, streams, length, look, payload, workshop }.run()?;
+        Workload::Download(streams, contender) => {
+            let (length, sample_interval) = (case.length, Some(case.sample_interval));
+            let taken =
+                Trial { world: &testbed, contender, streams, length, sample_interval, payload, workshop }.run()?;
             Ok(match taken.problem {
                 Some(reason) => Err(reason),
                 None => Ok(RunResult::from_run(case, run, taken)),
@@ -183,7 +184,7 @@ pub(super) fn measure_point(
 impl RunResult {
     fn from_run(case: &FigurePoint, run: u32, taken: TrialResult) -> Self {
         let all = |from, to| (0..taken.flows.len()).map(|flow| taken.mbps(flow, from, to)).sum::<f64>();
-        let back = case.outages(run).last().map(|dark| dark.from + dark.length);
+        let back = case.outages(run).last().map(|outage| outage.from + outage.length);
         let mut measured = Self {
             unreliable_reason: taken.emulation.unreliable_reason(),
             mbps: rounded(all(case.counted_from, case.length)),

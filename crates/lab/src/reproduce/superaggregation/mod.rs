@@ -62,7 +62,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let cases = chosen.cases(args.quick, &args.clients)?;
     let is_selected = |case: &FigurePoint| chosen.includes_point(case);
     let cells = if args.uses_kept {
-        super::read_kept::<PointMeasurement>(args)?
+        super::read_stored_results::<PointMeasurement>(args)?
     } else {
         match prepare_run(Backend::Lab) {
             Err(error) if args.quick => {
@@ -146,8 +146,8 @@ impl Selection {
 
     /// Whether the user named this point, and not all of its artefact.
     fn includes_point(&self, case: &FigurePoint) -> bool {
-        let is = |name: &&String| artefact_of(name) == case.artefact && name.len() > case.artefact.len();
-        self.0.iter().filter(is).any(|name| is_point(name, case))
+        let has_artefact = |name: &&String| artefact_of(name) == case.artefact && name.len() > case.artefact.len();
+        self.0.iter().filter(has_artefact).any(|name| is_point(name, case))
     }
 
     /// What is to be measured, by whom.
@@ -155,8 +155,9 @@ impl Selection {
         let named = |case: &FigurePoint| {
             // The account of §8 has the rates of two points.
             let account = [("F1", "11g-mixed"), ("F5", "11g-mixed, 50ms")];
-            let counted = self.0.iter().any(|name| name == "S8") && account.contains(&(case.artefact, &case.name));
-            self.0.is_empty() || self.0.iter().any(|name| is_point(name, case)) || counted
+            let is_accounted =
+                self.0.iter().any(|name| name == "S8") && account.contains(&(case.artefact, &case.name));
+            self.0.is_empty() || self.0.iter().any(|name| is_point(name, case)) || is_accounted
         };
         let mut all: Vec<FigurePoint> = MEASURED.into_iter().flat_map(config::cases).filter(named).collect();
         if quick {
@@ -177,8 +178,8 @@ impl Selection {
 
 /// Whether a word names this point: its artefact, and its name's first words.
 fn is_point(name: &str, case: &FigurePoint) -> bool {
-    let rest = name.strip_prefix(artefact_of(name)).unwrap_or_default().trim();
-    artefact_of(name) == case.artefact && case.name.starts_with(rest)
+    let remaining = name.strip_prefix(artefact_of(name)).unwrap_or_default().trim();
+    artefact_of(name) == case.artefact && case.name.starts_with(remaining)
 }
 
 fn artefact_of(name: &str) -> &str {
@@ -216,7 +217,7 @@ fn measure_all(
         }
         match measurement::measure_point(item.case, item.variant, item.sender, item.run, (&payload, &runner)) {
             _ if is_interrupted() => Ok(None),
-            Ok(came) => Ok(Some(came)),
+            Ok(result) => Ok(Some(result)),
             Err(why) if why.to_string().starts_with(START_ERROR) => {
                 let mut refused = refused();
                 if !refused.contains(&variant) {
@@ -253,14 +254,14 @@ fn title(artefact: &str) -> &'static str {
 mod tests {
     use super::*;
 
-    fn chosen(words: &[&str]) -> Selection {
-        Selection::parse(&words.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
+    fn chosen(selectors: &[&str]) -> Selection {
+        Selection::parse(&selectors.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>()).unwrap()
     }
 
     #[test]
     fn points_are_named_by_their_first_words() {
-        let names = |words: &[&str]| {
-            let cases = chosen(words).cases(false, &[]).unwrap();
+        let names = |selectors: &[&str]| {
+            let cases = chosen(selectors).cases(false, &[]).unwrap();
             cases.iter().map(|case| format!("{} {}", case.artefact, case.name)).collect::<Vec<_>>()
         };
         assert_eq!(names(&["F6 10s"]), ["F6 10s, 50ms"]);
@@ -287,13 +288,16 @@ mod tests {
             #[command(flatten)]
             args: ReproduceArgs,
         }
-        let parse = |words: &[&str]| {
-            let line = [&["reproduce", "super"], words].concat();
+        let parse = |args: &[&str]| {
+            let line = [&["reproduce", "super"], args].concat();
             <Line as clap::Parser>::try_parse_from(line).map(|line| line.args)
         };
-        let of = |words: &[&str]| jobs(&parse(words).unwrap());
-        assert_eq!((of(&[]).unwrap(), of(&["--jobs", "6"]).unwrap(), of(&["--parallel", "4"]).unwrap()), (1, 6, 4));
-        assert!(of(&["--jobs", "17"]).unwrap_err().to_string().contains("at most 16"));
+        let jobs_of = |args: &[&str]| jobs(&parse(args).unwrap());
+        assert_eq!(
+            (jobs_of(&[]).unwrap(), jobs_of(&["--jobs", "6"]).unwrap(), jobs_of(&["--parallel", "4"]).unwrap()),
+            (1, 6, 4)
+        );
+        assert!(jobs_of(&["--jobs", "17"]).unwrap_err().to_string().contains("at most 16"));
         assert!(parse(&["--jobs", "0"]).is_err());
     }
 

@@ -57,20 +57,23 @@ pub(super) const IDEAL_PERCENT: &str = "of ideal";
 
 /// What the paper says of this figure, and where.
 pub(super) fn paper_value(artefact: &str, case: &str, variant: &str, metric: &str) -> Option<(f64, &'static str)> {
-    let fits = |said: &&PaperStatement| {
-        said.artefact == artefact && said.variant == variant && said.metric == metric && is_case(case, said.case)
+    let fits = |statement: &&PaperStatement| {
+        statement.artefact == artefact
+            && statement.variant == variant
+            && statement.metric == metric
+            && is_case(case, statement.case)
     };
-    STATEMENTS.iter().find(fits).map(|said| (said.value, said.section))
+    STATEMENTS.iter().find(fits).map(|statement| (statement.value, statement.section))
 }
 
 /// Whether the paper says a number of this point.
 pub(super) fn has_statement(artefact: &str, case: &str) -> bool {
-    STATEMENTS.iter().any(|said| said.artefact == artefact && is_case(case, said.case))
+    STATEMENTS.iter().any(|statement| statement.artefact == artefact && is_case(case, statement.case))
 }
 
 /// The same case, or the same with more words behind a comma.
-fn is_case(case: &str, said: &str) -> bool {
-    case.strip_prefix(said).is_some_and(|rest| rest.is_empty() || rest.starts_with(", "))
+fn is_case(case: &str, stated_case: &str) -> bool {
+    case.strip_prefix(stated_case).is_some_and(|remaining| remaining.is_empty() || remaining.starts_with(", "))
 }
 
 #[cfg(test)]
@@ -80,15 +83,15 @@ mod tests {
 
     #[test]
     fn each_sentence_is_about_a_point_that_is_measured() {
-        for said in &STATEMENTS {
-            let all = cases(said.artefact);
-            let case = all.iter().find(|case| is_case(&case.name, said.case));
-            let case = case.unwrap_or_else(|| panic!("{} {}", said.artefact, said.case));
+        for statement in &STATEMENTS {
+            let all = cases(statement.artefact);
+            let case = all.iter().find(|case| is_case(&case.name, statement.case));
+            let case = case.unwrap_or_else(|| panic!("{} {}", statement.artefact, statement.case));
             assert!(
-                case.variants.iter().any(|variant| variant.name == said.variant),
+                case.variants.iter().any(|variant| variant.name == statement.variant),
                 "{} {}",
-                said.artefact,
-                said.variant
+                statement.artefact,
+                statement.variant
             );
         }
         assert_eq!(paper_value("F5", "11g-mixed, 50ms, an ACK a segment", "paper", GAIN), Some((37.0, "§6.3")));

@@ -63,8 +63,8 @@ pub(super) fn measurement_batches<'a>(
     is_selected: impl Fn(&FigurePoint) -> bool + Copy,
 ) -> Vec<Vec<PlannedMeasurement<'a>>> {
     let pairs = || {
-        let of = |case: &'a FigurePoint| senders.iter().map(move |sender| (case, *sender));
-        cases.iter().flat_map(of).filter(|(case, sender)| is_measured(case, *sender, is_selected))
+        let pairs_of = |case: &'a FigurePoint| senders.iter().map(move |sender| (case, *sender));
+        cases.iter().flat_map(pairs_of).filter(|(case, sender)| is_measured(case, *sender, is_selected))
     };
     let unit = |run, case: &'a FigurePoint, sender| {
         rotated(&case.variants, run).map(|variant| PlannedMeasurement { case, variant, sender, run }).collect()
@@ -105,10 +105,10 @@ pub(super) fn omitted(
     senders: &[Congestion],
     is_selected: impl Fn(&FigurePoint) -> bool + Copy,
 ) -> Option<String> {
-    let of: Vec<&FigurePoint> = cases.iter().filter(|case| case.artefact == artefact).collect();
+    let points: Vec<&FigurePoint> = cases.iter().filter(|case| case.artefact == artefact).collect();
     let others: Vec<Congestion> = senders.iter().copied().filter(|sender| *sender != Congestion::Cubic).collect();
     let is_out = |case: &&FigurePoint| others.iter().any(|sender| !is_measured(case, *sender, is_selected));
-    let out: Vec<&str> = of.iter().copied().filter(is_out).map(|case| case.name.as_str()).collect();
+    let out: Vec<&str> = points.iter().copied().filter(is_out).map(|case| case.name.as_str()).collect();
     let names: Vec<&str> = others.iter().map(|sender| sender.name()).collect();
     (!out.is_empty()).then(|| {
         format!(
@@ -130,7 +130,7 @@ mod tests {
         MEASURED.into_iter().flat_map(cases).collect()
     }
 
-    fn nobody(_: &FigurePoint) -> bool {
+    fn never(_: &FigurePoint) -> bool {
         false
     }
 
@@ -140,13 +140,13 @@ mod tests {
         let names = |run| rotated(&case.variants, run).map(|variant| variant.name).collect::<Vec<_>>();
         assert_eq!(names(0), ["plain", "paper", "ours", "ideal"]);
         assert_eq!(names(5), ["paper", "ours", "ideal", "plain"]);
-        assert_eq!(measurement_batches(std::slice::from_ref(case), &Congestion::ALL, 2, nobody).len(), 6);
+        assert_eq!(measurement_batches(std::slice::from_ref(case), &Congestion::ALL, 2, never).len(), 6);
     }
 
     #[test]
     fn everything_five_times_is_done_in_three_hours_by_six_workers() {
         let all = all();
-        let items = measurement_batches(&all, &Congestion::ALL, 5, nobody);
+        let items = measurement_batches(&all, &Congestion::ALL, 5, never);
         let (cells, time) = count_and_time(&items, |_| false, 6);
         assert!(time < Duration::from_secs(3 * 3600), "{}", effort_text((cells, time), 6));
         assert!(
@@ -169,22 +169,22 @@ mod tests {
             );
         }
         for artefact in MEASURED {
-            let of = all.iter().filter(|case| case.artefact == artefact);
-            assert!(of.clone().all(|case| is_measured(case, Congestion::Cubic, nobody)));
-            assert!(of.clone().any(|case| is_measured(case, Congestion::Bbr, nobody)), "{artefact}");
+            let points = all.iter().filter(|case| case.artefact == artefact);
+            assert!(points.clone().all(|case| is_measured(case, Congestion::Cubic, never)));
+            assert!(points.clone().any(|case| is_measured(case, Congestion::Bbr, never)), "{artefact}");
         }
         let four = all.iter().find(|case| case.artefact == "F6" && case.name.starts_with("4s")).unwrap();
-        assert!(!is_measured(four, Congestion::Reno, nobody));
+        assert!(!is_measured(four, Congestion::Reno, never));
         assert!(is_measured(four, Congestion::Reno, |case| case.name.starts_with("4s")));
     }
 
     #[test]
     fn what_is_left_out_is_named() {
         let all = all();
-        let said = omitted("F6", &all, &Congestion::ALL, nobody).unwrap();
-        assert!(said.contains("2s, 100ms; 2s, 150ms; 4s, 50ms") && !said.contains("10s"), "{said}");
-        assert!(said.contains("--case \"F6 2s, 100ms\""), "{said}");
-        assert_eq!(omitted("F6", &all, &[Congestion::Cubic], nobody), None);
-        assert_eq!(omitted("F8", &all, &Congestion::ALL, nobody), None);
+        let text = omitted("F6", &all, &Congestion::ALL, never).unwrap();
+        assert!(text.contains("2s, 100ms; 2s, 150ms; 4s, 50ms") && !text.contains("10s"), "{text}");
+        assert!(text.contains("--case \"F6 2s, 100ms\""), "{text}");
+        assert_eq!(omitted("F6", &all, &[Congestion::Cubic], never), None);
+        assert_eq!(omitted("F8", &all, &Congestion::ALL, never), None);
     }
 }

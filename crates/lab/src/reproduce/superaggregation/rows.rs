@@ -46,14 +46,14 @@ impl Results<'_> {
     /// What one way brought, in the order of its runs.
     fn good_runs(&self, case: &FigurePoint, sender: Congestion, variant: &Variant) -> Vec<NumberedRun<'_>> {
         let max = self.measurements.iter().map(|cell| cell.id.run + 1).max().unwrap_or(0);
-        let of = |run| {
+        let value_of = |run| {
             Some((
                 run,
                 measurement::latest_values(self.measurements, &MeasurementPoint::new(case, variant, sender, run))
                     .ok()?,
             ))
         };
-        (0..max).filter_map(of).collect()
+        (0..max).filter_map(value_of).collect()
     }
 
     fn rows_of(&self, case: &FigurePoint, sender: Congestion, variant: &Variant) -> Vec<ResultRow> {
@@ -121,12 +121,14 @@ impl Results<'_> {
 
     /// In percent.
     fn ideal_percent(&self, case: &FigurePoint, sender: Congestion, cells: &[NumberedRun<'_>]) -> Vec<f64> {
-        let Some(variant) = case.variants.iter().find(|way| way.name == IDEAL) else { return Vec::new() };
+        let Some(variant) = case.variants.iter().find(|candidate| candidate.name == IDEAL) else {
+            return Vec::new();
+        };
         let ideals = self.good_runs(case, sender, variant);
         let share = |(run, cell): &NumberedRun<'_>| {
             let (_, ideal) = ideals.iter().find(|(same, ideal)| same == run && ideal.mbps > 0.0)?;
-            let there = availability(&case.outages(*run), case.counted_from, case.length).as_f64();
-            Some(cell.mbps / (ideal.mbps * there).max(1e-9) * 100.0)
+            let available_share = availability(&case.outages(*run), case.counted_from, case.length).as_f64();
+            Some(cell.mbps / (ideal.mbps * available_share).max(1e-9) * 100.0)
         };
         cells.iter().filter_map(share).collect()
     }
@@ -136,17 +138,17 @@ impl Results<'_> {
         &self,
         case: &FigurePoint,
         sender: Congestion,
-        (way, cells): (&Variant, &[NumberedRun<'_>]),
+        (row_variant, cells): (&Variant, &[NumberedRun<'_>]),
         row: &ResultRow,
     ) -> Option<String> {
-        let (paper, section) = paper::paper_value(case.artefact, &case.name, way.name, GAIN)?;
+        let (paper, section) = paper::paper_value(case.artefact, &case.name, row_variant.name, GAIN)?;
         let plain = case.variants.iter().find(|variant| variant.name == "plain");
         let plain = plain.map(|variant| self.good_runs(case, sender, variant)).unwrap_or_default();
         let share = stats::median(&self.ideal_percent(case, sender, &plain));
         let input = ExplainInput {
             sender,
             case,
-            variant: way,
+            variant: row_variant,
             results: &figures(cells),
             plain_results: &figures(&plain),
             plain_ideal_percent: share,
@@ -189,7 +191,7 @@ impl Results<'_> {
                     }),
                 ),
             ];
-            for (variant, paper, measured) in sums.into_iter().filter(|(.., ours)| ours.is_some()) {
+            for (variant, paper, measured) in sums.into_iter().filter(|(.., value)| value.is_some()) {
                 let note = "circular: its three parameters are solved from these three sums; rates of F1 and F5"
                     .to_owned();
                 let empty = ResultRow::empty("S8", "10 MB, 802.11g", &format!("{sender} {variant}"), "energy", "J");
@@ -218,14 +220,14 @@ fn figures<'a>(cells: &[NumberedRun<'a>]) -> Vec<&'a RunResult> {
 /// What the accelerator did, if it took part.
 fn activity_note(cells: &[NumberedRun<'_>]) -> Option<String> {
     let cells = figures(cells);
-    let mut words: Vec<&str> = cells.iter().flat_map(|cell| cell.active.iter().map(String::as_str)).collect();
-    words.sort_unstable();
-    words.dedup();
+    let mut names: Vec<&str> = cells.iter().flat_map(|cell| cell.active.iter().map(String::as_str)).collect();
+    names.sort_unstable();
+    names.dedup();
     let suspect = cells.iter().filter(|cell| cell.unreliable_reason.is_some()).count();
     let alone =
         cells.iter().find_map(|cell| cell.inactive_reason.as_ref().map(|reason| format!("inactive: {reason}")));
     let parts = [
-        (!words.is_empty()).then(|| format!("active: {}", words.join(", "))),
+        (!names.is_empty()).then(|| format!("active: {}", names.join(", "))),
         alone,
         (suspect > 0).then(|| format!("{suspect} of {} runs suspect", cells.len())),
     ];

@@ -5,12 +5,12 @@ use crate::results::ResultRow;
 
 /// An artefact's rows; none: there are none.
 pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
-    let of: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
+    let artefact_rows: Vec<&ResultRow> = rows.iter().filter(|row| row.artefact == artefact).collect();
     let key = |row: &&ResultRow| (row.case.clone(), row.policy.clone());
-    let mut keys: Vec<(String, String)> = of.iter().map(key).collect();
+    let mut keys: Vec<(String, String)> = artefact_rows.iter().map(key).collect();
     keys.dedup();
     let mut metrics: Vec<(&str, &str)> = Vec::new();
-    for row in &of {
+    for row in &artefact_rows {
         let metric = (row.metric.as_str(), row.unit.as_str());
         if !metrics.contains(&metric) {
             metrics.push(metric);
@@ -19,23 +19,25 @@ pub(super) fn table(rows: &[ResultRow], artefact: &str) -> Option<Table> {
     if keys.is_empty() {
         return None;
     }
-    let said = |metric: &str| of.iter().any(|row| row.metric == metric && row.paper.is_some());
+    let has_paper_value =
+        |metric: &str| artefact_rows.iter().any(|row| row.metric == metric && row.paper.is_some());
     let mut header = vec!["case".to_owned(), "who".to_owned()];
     for (metric, unit) in &metrics {
-        header.extend(said(metric).then(|| format!("paper: {metric}")));
+        header.extend(has_paper_value(metric).then(|| format!("paper: {metric}")));
         header.push(format!("{metric} {unit}").trim().to_owned());
     }
     header.push("note".to_owned());
     let line = |(case, policy): &(String, String)| {
-        let own: Vec<&&ResultRow> = of.iter().filter(|row| (&row.case, &row.policy) == (case, policy)).collect();
+        let policy_rows: Vec<&&ResultRow> =
+            artefact_rows.iter().filter(|row| (&row.case, &row.policy) == (case, policy)).collect();
         let mut line = vec![case.clone(), policy.clone()];
         for (metric, _) in &metrics {
-            let row = own.iter().find(|row| row.metric == *metric);
-            line.extend(said(metric).then(|| format_number(row.and_then(|row| row.paper))));
+            let row = policy_rows.iter().find(|row| row.metric == *metric);
+            line.extend(has_paper_value(metric).then(|| format_number(row.and_then(|row| row.paper))));
             let spread = row.and_then(|row| row.spread).map(|spread| format!(" ± {}", format_number(Some(spread))));
             line.push(format_number(row.and_then(|row| row.measured)) + &spread.unwrap_or_default());
         }
-        let notes: Vec<&str> = own.iter().filter_map(|row| row.note.as_deref()).collect();
+        let notes: Vec<&str> = policy_rows.iter().filter_map(|row| row.note.as_deref()).collect();
         line.push(notes.join("; "));
         line
     };

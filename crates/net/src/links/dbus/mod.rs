@@ -202,9 +202,9 @@ fn parse_message(bytes: &[u8]) -> Option<Reply> {
     reader.align(8)?;
     let mut signature_left = signature.as_bytes();
     while !signature_left.is_empty() {
-        let (value, signature_rest) = reader.read_value(signature_left, 0)?;
+        let (value, remaining_signature) = reader.read_value(signature_left, 0)?;
         reply.values.push(value);
-        signature_left = signature_rest;
+        signature_left = remaining_signature;
     }
     Some(reply)
 }

@@ -73,11 +73,11 @@ impl Bus {
             }
             let fields = ValueReader { byte_order: order, bytes: &bytes, offset: 12 }.read_value(b"a(yv)", 0)?.0;
             let field = |number: u64| {
-                let is = |entry: &&Value| entry.as_list()[0] == Value::Number(number);
+                let is_entry = |entry: &&Value| entry.as_list()[0] == Value::Number(number);
                 fields
                     .as_list()
                     .iter()
-                    .find(is)
+                    .find(is_entry)
                     .and_then(|entry| entry.as_list()[1].as_text())
                     .unwrap_or_default()
                     .to_owned()
@@ -91,9 +91,9 @@ impl Bus {
 }
 
 /// Builds a METHOD_RETURN or an ERROR.
-fn encode_reply(call: &Call, said: ServiceReply) -> Vec<u8> {
-    let kind = if said.is_some() { 2 } else { 3 };
-    let (signature, body) = said.unwrap_or_default();
+fn encode_reply(call: &Call, reply: ServiceReply) -> Vec<u8> {
+    let kind = if reply.is_some() { 2 } else { 3 };
+    let (signature, body) = reply.unwrap_or_default();
     let mut fields = vec![5, 1, b'u', 0];
     fields.extend(call.serial.to_le_bytes());
     fields.extend([6, 1, b's', 0]);

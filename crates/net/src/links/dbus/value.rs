@@ -80,7 +80,7 @@ impl<'a> ValueReader<'a> {
         if depth > MAX_DEPTH {
             return None;
         }
-        let (code, signature_rest) = signature.split_first()?;
+        let (code, remaining_signature) = signature.split_first()?;
         let value = match code {
             b'y' => Value::Number(u64::from(self.read_bytes(1)?[0])),
             b'n' | b'q' => self.read_number(2)?,
@@ -99,18 +99,18 @@ impl<'a> ValueReader<'a> {
                 let Value::Text(inner) = self.read_text(length)? else { return None };
                 self.read_value(inner.as_bytes(), depth + 1)?.0
             }
-            b'a' => return self.read_array(signature_rest, depth),
-            b'(' | b'{' => return self.read_struct(signature_rest, depth),
+            b'a' => return self.read_array(remaining_signature, depth),
+            b'(' | b'{' => return self.read_struct(remaining_signature, depth),
             _ => return None,
         };
-        Some((value, signature_rest))
+        Some((value, remaining_signature))
     }
 
     fn read_array<'s>(&mut self, element: &'s [u8], depth: u8) -> Option<(Value, &'s [u8])> {
-        let signature_rest = element.get(type_len(element)?..)?;
+        let remaining_signature = element.get(type_len(element)?..)?;
         let length = self.read_length()?;
         if element.first() == Some(&b'y') {
-            return Some((Value::Bytes(self.read_bytes(length)?.to_vec()), signature_rest));
+            return Some((Value::Bytes(self.read_bytes(length)?.to_vec()), remaining_signature));
         }
         self.align(if matches!(element.first()?, b'x' | b't' | b'd' | b'(' | b'{') { 8 } else { 1 })?;
         let end = self.offset.checked_add(length).filter(|end| *end <= self.bytes.len())?;
@@ -123,16 +123,16 @@ impl<'a> ValueReader<'a> {
                 return None;
             }
         }
-        (self.offset == end).then_some((Value::List(values), signature_rest))
+        (self.offset == end).then_some((Value::List(values), remaining_signature))
     }
 
     fn read_struct<'s>(&mut self, mut signature: &'s [u8], depth: u8) -> Option<(Value, &'s [u8])> {
         self.align(8)?;
         let mut values = Vec::new();
         while !matches!(signature.first()?, b')' | b'}') {
-            let (value, signature_rest) = self.read_value(signature, depth + 1)?;
+            let (value, remaining_signature) = self.read_value(signature, depth + 1)?;
             values.push(value);
-            signature = signature_rest;
+            signature = remaining_signature;
         }
         Some((Value::List(values), &signature[1..]))
     }

@@ -445,7 +445,7 @@ impl RunningDriver {
     }
 
     /// Waits until the condition yields a value from the recorded inputs.
-    fn wait_for_input<T>(&self, what: &str, condition: impl Fn(&[Input]) -> Option<T>) -> T {
+    fn wait_for_input<T>(&self, description: &str, condition: impl Fn(&[Input]) -> Option<T>) -> T {
         let started = Clock::now();
         loop {
             let state = self.machine.0.lock().unwrap();
@@ -454,7 +454,7 @@ impl RunningDriver {
             }
             if started.elapsed() > TIMEOUT {
                 let inputs = state.inputs.iter().filter(|input| !matches!(input, Input::InterfaceCounters { .. }));
-                panic!("{what}: never; inputs {:?}", inputs.collect::<Vec<_>>());
+                panic!("{description}: never; inputs {:?}", inputs.collect::<Vec<_>>());
             }
             drop(state);
             thread::sleep(Duration::from_millis(5));
@@ -496,7 +496,7 @@ impl RunningDriver {
     /// Polls until the condition holds.
     fn wait_for_counters(
         &self,
-        what: &str,
+        description: &str,
         conn: ConnId,
         subflow: SubflowId,
         condition: impl Fn(&Counters) -> bool,
@@ -507,7 +507,7 @@ impl RunningDriver {
             if condition(&counters) {
                 return counters;
             }
-            assert!(started.elapsed() < TIMEOUT, "{what}: never; last seen {counters:?}");
+            assert!(started.elapsed() < TIMEOUT, "{description}: never; last seen {counters:?}");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -554,8 +554,8 @@ impl RunningDriver {
     fn wait_for_subflow(&self, conn: ConnId, link: LinkId, known: &[SubflowId]) -> EstablishedSubflow {
         self.wait_for_input("a subflow", |inputs| {
             inputs.iter().find_map(|input| match input {
-                Input::SubflowUp { conn: of, subflow }
-                    if *of == conn && subflow.link == Some(link) && !known.contains(&subflow.id) =>
+                Input::SubflowUp { conn: owner, subflow }
+                    if *owner == conn && subflow.link == Some(link) && !known.contains(&subflow.id) =>
                 {
                     Some(*subflow)
                 }
@@ -604,10 +604,10 @@ fn wait_until_idle(driver: &RunningDriver, conn: ConnId, idle_subflow: SubflowId
             counters.received.bytes() > goal
         });
         assert!(after.received.bytes() > goal);
-        let later = driver.poll_counters(conn, &[idle_subflow]);
-        if later[&idle_subflow].received == before[&idle_subflow].received {
+        let after = driver.poll_counters(conn, &[idle_subflow]);
+        if after[&idle_subflow].received == before[&idle_subflow].received {
             return;
         }
-        assert!(started.elapsed() < TIMEOUT, "a suspended subflow still receives: {later:?}");
+        assert!(started.elapsed() < TIMEOUT, "a suspended subflow still receives: {after:?}");
     }
 }

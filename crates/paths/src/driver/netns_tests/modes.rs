@@ -173,11 +173,11 @@ fn endpoints_follow_addresses_of_the_other_family() {
         let (_client, _) = Client::download(address);
         let (aggregate, _) = driver.wait_for_connection(0);
         assert_eq!(driver.execute(aggregate, Command::Join { link: SECOND_LINK, backup: true }), None);
-        let has = |address: &str| pm_endpoints().iter().any(|endpoint| endpoint == address);
-        assert!(has("10.2.0.2") && !has("fd00:2::2"), "{:?}", pm_endpoints());
+        let has_endpoint = |address: &str| pm_endpoints().iter().any(|endpoint| endpoint == address);
+        assert!(has_endpoint("10.2.0.2") && !has_endpoint("fd00:2::2"), "{:?}", pm_endpoints());
         let wait_for_endpoint = |is_present: bool| {
             let started = Clock::now();
-            while has("fd00:2::2") != is_present {
+            while has_endpoint("fd00:2::2") != is_present {
                 assert!(started.elapsed() < TIMEOUT, "{:?}", pm_endpoints());
                 thread::sleep(Duration::from_millis(20));
             }
@@ -189,7 +189,7 @@ fn endpoints_follow_addresses_of_the_other_family() {
         assert!(second.backup, "{second:?}");
         ip("address del fd00:2::2/64 dev c2");
         wait_for_endpoint(false);
-        assert!(has("10.2.0.2"), "{:?}", pm_endpoints());
+        assert!(has_endpoint("10.2.0.2"), "{:?}", pm_endpoints());
         driver.stop();
         assert_eq!(pm_endpoints(), [""; 0]);
     });

@@ -61,18 +61,18 @@ fn subflow_bytes(snapshot: &Snapshot, link: LinkId) -> BTreeMap<SubflowId, u64> 
 }
 
 /// Waits until a link has carried this number of bytes more than in `before`.
-pub(super) fn wait_for_link_bytes(driver: &RunningDriver, link: LinkId, bytes: u64, what: &str) {
-    wait_for_bytes(driver, &[link], bytes, what);
+pub(super) fn wait_for_link_bytes(driver: &RunningDriver, link: LinkId, bytes: u64, description: &str) {
+    wait_for_bytes(driver, &[link], bytes, description);
 }
 
 /// Waits for bytes over these links together.
-fn wait_for_bytes(driver: &RunningDriver, links: &[LinkId], bytes: u64, what: &str) {
+fn wait_for_bytes(driver: &RunningDriver, links: &[LinkId], bytes: u64, description: &str) {
     let bytes_by_subflow = |snapshot: &Snapshot| -> BTreeMap<SubflowId, u64> {
         links.iter().flat_map(|link| subflow_bytes(snapshot, *link)).collect()
     };
     let mut before = bytes_by_subflow(&driver.snapshot());
     let mut total = 0;
-    wait_for_snapshot(driver, what, |snapshot| {
+    wait_for_snapshot(driver, description, |snapshot| {
         let current = bytes_by_subflow(snapshot);
         total +=
             current.iter().map(|(id, bytes)| bytes - before.get(id).copied().unwrap_or(0).min(*bytes)).sum::<u64>();

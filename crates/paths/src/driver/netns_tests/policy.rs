@@ -12,7 +12,7 @@ use super::*;
 /// Waits for a snapshot that satisfies the condition.
 pub(super) fn wait_for_snapshot(
     driver: &RunningDriver,
-    what: &str,
+    description: &str,
     mut condition: impl FnMut(&Snapshot) -> bool,
 ) -> Snapshot {
     let started = Clock::now();
@@ -21,7 +21,7 @@ pub(super) fn wait_for_snapshot(
         if condition(&snapshot) {
             return snapshot;
         }
-        assert!(started.elapsed() < TIMEOUT, "{what}: never; {snapshot:#?}");
+        assert!(started.elapsed() < TIMEOUT, "{description}: never; {snapshot:#?}");
         thread::sleep(Duration::from_millis(20));
     }
 }

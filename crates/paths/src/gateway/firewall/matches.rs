@@ -144,10 +144,10 @@ impl Packet<'_> {
             "&" => {
                 let (operand, mask) = (body.get(0), body.get(1).and_then(Value::as_u64));
                 let is_mark =
-                    operand.and_then(|of| of.pointer("/meta/key")).and_then(Value::as_str) == Some("mark");
+                    operand.and_then(|value| value.pointer("/meta/key")).and_then(Value::as_str) == Some("mark");
                 match mask {
                     Some(mask) if is_mark => compare_number(value, self.mark & mask),
-                    _ if operand.is_some_and(|of| of.get("payload").is_some()) => MatchResult::Sometimes,
+                    _ if operand.is_some_and(|value| value.get("payload").is_some()) => MatchResult::Sometimes,
                     _ => MatchResult::Maybe,
                 }
             }

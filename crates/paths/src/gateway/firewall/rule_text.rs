@@ -36,7 +36,7 @@ impl<'a> RuleTexts<'a> {
     /// The words of a rule; a quoted string is one word.
     pub(super) fn tokens(&self, family: &str, table: &str, handle: u64) -> Vec<&'a str> {
         let table_key = format!("{family} {table}");
-        self.rules.get(&(table_key.as_str(), handle)).map(|text| split_words(text)).unwrap_or_default()
+        self.rules.get(&(table_key.as_str(), handle)).map(|text| split_tokens(text)).unwrap_or_default()
     }
 
     pub(super) fn is_dormant(&self, family: &str, table: &str) -> bool {
@@ -44,7 +44,7 @@ impl<'a> RuleTexts<'a> {
     }
 }
 
-fn split_words(text: &str) -> Vec<&str> {
+fn split_tokens(text: &str) -> Vec<&str> {
     let mut is_quoted = false;
     let is_separator = |character: char| {
         is_quoted ^= character == '"';

@@ -259,7 +259,7 @@ fn iptables_rules_without_nftables_expression_are_interpreted() {
             nft::run_commands("flush ruleset\n").unwrap();
             for rule in rules {
                 // Words of a rule; `~` stands for a blank inside a word.
-                let arguments = rule.split_whitespace().map(|word| word.replace('~', " "));
+                let arguments = rule.split_whitespace().map(|arg| arg.replace('~', " "));
                 let output = Command::new("iptables-nft").args(arguments).output().unwrap();
                 assert!(output.status.success(), "{rule}: {}", String::from_utf8_lossy(&output.stderr));
             }

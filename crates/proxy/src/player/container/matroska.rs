@@ -9,8 +9,8 @@ use marline_core::units::Duration;
 use super::{ScanStep, VideoTiming, big_endian};
 
 /// Whether a file begins with an EBML header.
-pub(super) fn is_matroska(held: &[u8]) -> bool {
-    held.starts_with(&[0x1a, 0x45, 0xdf, 0xa3])
+pub(super) fn is_matroska(buffered: &[u8]) -> bool {
+    buffered.starts_with(&[0x1a, 0x45, 0xdf, 0xa3])
 }
 
 /// State of the scan, which visits one element after the other.
@@ -54,8 +54,8 @@ impl Default for MatroskaScan {
 
 impl MatroskaScan {
     /// Parses the element at offset `at`, whose bytes are held at least in part.
-    pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
-        let next = self.read_element(at, held);
+    pub(super) fn step(&mut self, at: u64, buffered: &[u8]) -> ScanStep {
+        let next = self.read_element(at, buffered);
         let finished_cues = self.cues_end.filter(|end| matches!(next, ScanStep::SkipTo(next) if next >= *end));
         if finished_cues.is_some() {
             self.cues_end = None;
@@ -64,15 +64,17 @@ impl MatroskaScan {
         next
     }
 
-    fn read_element(&mut self, at: u64, held: &[u8]) -> ScanStep {
-        let Some(id_len) = vint_len(held) else {
-            return if held.is_empty() { ScanStep::NeedMore } else { ScanStep::Done };
+    fn read_element(&mut self, at: u64, buffered: &[u8]) -> ScanStep {
+        let Some(id_len) = vint_len(buffered) else {
+            return if buffered.is_empty() { ScanStep::NeedMore } else { ScanStep::Done };
         };
-        let (Some(id), Some(rest)) = (held.get(..id_len), held.get(id_len..)) else { return ScanStep::NeedMore };
-        let Some(size_len) = vint_len(rest) else {
-            return if rest.is_empty() { ScanStep::NeedMore } else { ScanStep::Done };
+        let (Some(id), Some(remaining)) = (buffered.get(..id_len), buffered.get(id_len..)) else {
+            return ScanStep::NeedMore;
         };
-        let Some(size) = rest.get(..size_len) else { return ScanStep::NeedMore };
+        let Some(size_len) = vint_len(remaining) else {
+            return if remaining.is_empty() { ScanStep::NeedMore } else { ScanStep::Done };
+        };
+        let Some(size) = remaining.get(..size_len) else { return ScanStep::NeedMore };
         let is_size_unknown = is_unknown_size(size);
         let size = big_endian(size) & ((1_u64 << (7 * size_len)) - 1);
         let body_start = (id_len + size_len) as u64;
@@ -96,7 +98,7 @@ impl MatroskaScan {
                 if size <= 8 =>
             {
                 let start = body_start as usize;
-                let Some(value) = held.get(start..start + size as usize) else { return ScanStep::NeedMore };
+                let Some(value) = buffered.get(start..start + size as usize) else { return ScanStep::NeedMore };
                 match (id, value.len()) {
                     (TIMESTAMP_SCALE, _) => self.timestamp_scale = big_endian(value),
                     (SEEK_ID, _) => self.current_seek.0 = big_endian(value),
@@ -219,9 +221,9 @@ mod tests {
     #[test]
     fn cues_at_the_end_yield_a_profile_once_the_player_reads_them() {
         let ticks = [vec![0x44, 0x89, 0x88], 4000.0_f64.to_bits().to_be_bytes().to_vec()].concat();
-        let cue = |moment: u16, place: u16| {
+        let cue = |moment: u16, offset: u16| {
             let position =
-                element(&[0xb7], &[vec![0xf7, 0x81, 1, 0xf1, 0x82], place.to_be_bytes().to_vec()].concat());
+                element(&[0xb7], &[vec![0xf7, 0x81, 1, 0xf1, 0x82], offset.to_be_bytes().to_vec()].concat());
             element(&[0xbb], &[vec![0xb3, 0x82], moment.to_be_bytes().to_vec(), position].concat())
         };
         let cues = [cue(0, 300), cue(1000, 7000), cue(2000, 8000), cue(3000, 9000)].concat();

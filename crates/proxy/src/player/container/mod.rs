@@ -61,7 +61,7 @@ impl VideoTiming {
 pub(crate) struct ContainerScan {
     /// The file offset at which `held` begins.
     held_start: u64,
-    held: Vec<u8>,
+    buffered: Vec<u8>,
     container: Container,
     found: Option<(VideoTiming, &'static str)>,
     /// The offset of the first picture or sound.
@@ -97,7 +97,7 @@ impl Default for ContainerScan {
     fn default() -> Self {
         Self {
             held_start: 0,
-            held: Vec::new(),
+            buffered: Vec::new(),
             container: Container::Unknown,
             found: None,
             media_start: None,
@@ -111,14 +111,14 @@ impl ContainerScan {
     pub(crate) fn feed(&mut self, at: u64, bytes: &[u8]) -> bool {
         let mut has_learnt = false;
         while !self.is_done() {
-            let wanted_offset = self.held_start + self.held.len() as u64;
+            let wanted_offset = self.held_start + self.buffered.len() as u64;
             let skip = wanted_offset.checked_sub(at).and_then(|skip| usize::try_from(skip).ok());
             let new_bytes = skip.and_then(|skip| bytes.get(skip..)).unwrap_or_default();
             if new_bytes.is_empty() {
                 break;
             }
             // Small chunks, because most bytes are skipped and need not be held.
-            self.held.extend_from_slice(new_bytes.get(..CHUNK_SIZE).unwrap_or(new_bytes));
+            self.buffered.extend_from_slice(new_bytes.get(..CHUNK_SIZE).unwrap_or(new_bytes));
             has_learnt |= self.advance();
         }
         has_learnt
@@ -156,19 +156,19 @@ impl ContainerScan {
         loop {
             let next = match &mut self.container {
                 Container::Done => return has_learnt,
-                Container::Unknown => match detect(&self.held) {
+                Container::Unknown => match detect(&self.buffered) {
                     Some(step) => {
                         self.container = step;
                         continue;
                     }
                     None => ScanStep::NeedMore,
                 },
-                Container::Mp4(boxes) => boxes.step(self.held_start, &self.held),
-                Container::Matroska(elements) => elements.step(self.held_start, &self.held),
-                Container::Ts(clock) => clock.step(self.held_start, &self.held),
-                Container::Unsupported if self.held.len() < UNKNOWN_HEAD_SIZE => ScanStep::NeedMore,
+                Container::Mp4(boxes) => boxes.step(self.held_start, &self.buffered),
+                Container::Matroska(elements) => elements.step(self.held_start, &self.buffered),
+                Container::Ts(clock) => clock.step(self.held_start, &self.buffered),
+                Container::Unsupported if self.buffered.len() < UNKNOWN_HEAD_SIZE => ScanStep::NeedMore,
                 Container::Unsupported => {
-                    self.unknown_head = Some(std::mem::take(&mut self.held));
+                    self.unknown_head = Some(std::mem::take(&mut self.buffered));
                     ScanStep::Done
                 }
             };
@@ -191,17 +191,18 @@ impl ContainerScan {
             match next {
                 ScanStep::SkipTo(at) if at > self.held_start => {
                     // Discard the held bytes before the offset that is needed next.
-                    let skipped = usize::try_from(at - self.held_start).unwrap_or(usize::MAX).min(self.held.len());
-                    self.held.drain(..skipped);
+                    let skipped =
+                        usize::try_from(at - self.held_start).unwrap_or(usize::MAX).min(self.buffered.len());
+                    self.buffered.drain(..skipped);
                     self.held_start = at;
-                    if self.held.is_empty() {
+                    if self.buffered.is_empty() {
                         return has_learnt;
                     }
                 }
-                ScanStep::NeedMore if self.held.len() < MAX_HELD => return has_learnt,
+                ScanStep::NeedMore if self.buffered.len() < MAX_HELD => return has_learnt,
                 _ => {
                     self.container = Container::Done;
-                    self.held = Vec::new();
+                    self.buffered = Vec::new();
                     return has_learnt;
                 }
             }
@@ -229,17 +230,17 @@ fn index_profile(duration: Duration, marks: &[(Duration, u64)], total: u64) -> R
     MediaProfile::variable(pieces)
 }
 
-fn detect(held: &[u8]) -> Option<Container> {
-    if held.len() < 8 {
+fn detect(buffered: &[u8]) -> Option<Container> {
+    if buffered.len() < 8 {
         return None;
     }
-    if mp4::is_mp4(held) {
+    if mp4::is_mp4(buffered) {
         return Some(Container::Mp4(mp4::Mp4Scan::default()));
     }
-    if matroska::is_matroska(held) {
+    if matroska::is_matroska(buffered) {
         return Some(Container::Matroska(matroska::MatroskaScan::default()));
     }
-    match ts::is_ts(held) {
+    match ts::is_ts(buffered) {
         Some(true) => Some(Container::Ts(ts::PcrRate::default())),
         Some(false) => Some(Container::Unsupported),
         None => None,
@@ -313,7 +314,7 @@ mod tests {
                 at += piece.len() as u64;
             }
             assert_eq!(scan.video(), Some((&VideoTiming::Duration(Duration::from_secs(10)), "mp4 mvhd")), "{size}");
-            assert!(scan.held.len() < 2 * CHUNK_SIZE);
+            assert!(scan.buffered.len() < 2 * CHUNK_SIZE);
         }
     }
 
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn files_written_by_ffmpeg_are_understood() {
         let folder = tempfile::tempdir().unwrap();
-        for (name, words) in [
+        for (name, args) in [
             ("end.mp4", ""),
             ("start.mp4", "-movflags +faststart"),
             ("fragments.mp4", "-movflags frag_keyframe+empty_moov+default_base_moof+global_sidx"),
@@ -349,7 +350,7 @@ mod tests {
             };
             let made = std::process::Command::new("ffmpeg")
                 .args(input.split(' ').chain(output.split(' ')).chain([format]))
-                .args(words.split(' ').filter(|word| !word.is_empty()))
+                .args(args.split(' ').filter(|arg| !arg.is_empty()))
                 .arg(&file)
                 .status();
             if !made.is_ok_and(|status| status.success()) {
@@ -398,7 +399,7 @@ mod tests {
                 for (n, piece) in file.chunks(113).enumerate() {
                     scan.feed(n as u64 * 113, piece);
                 }
-                assert!(scan.held.len() <= MAX_HELD + CHUNK_SIZE);
+                assert!(scan.buffered.len() <= MAX_HELD + CHUNK_SIZE);
             }
         }
     }

@@ -10,9 +10,9 @@ use super::{ScanStep, VideoTiming, big_endian, ticks_to_duration};
 
 /// Whether a file begins with a box that only complete MP4 files begin with. A segment (`styp`) is no whole video, and
 /// its timing does not describe the playlist to which it belongs.
-pub(super) fn is_mp4(held: &[u8]) -> bool {
-    let name = held.get(4..8).unwrap_or_default();
-    matches!(name, b"ftyp" | b"moov") && big_endian(held.get(..4).unwrap_or_default()) >= 8
+pub(super) fn is_mp4(buffered: &[u8]) -> bool {
+    let name = buffered.get(4..8).unwrap_or_default();
+    matches!(name, b"ftyp" | b"moov") && big_endian(buffered.get(..4).unwrap_or_default()) >= 8
 }
 
 /// State of the scan, which visits one box after the other.
@@ -88,15 +88,17 @@ fn read_table<const N: usize>(body: &[u8], width: usize) -> Vec<[u64; N]> {
 
 impl Mp4Scan {
     /// Parses the box at offset `at`, whose bytes are held at least in part.
-    pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
-        let (Some(size), Some(box_type)) = (held.get(..4), held.get(4..8)) else { return ScanStep::NeedMore };
+    pub(super) fn step(&mut self, at: u64, buffered: &[u8]) -> ScanStep {
+        let (Some(size), Some(box_type)) = (buffered.get(..4), buffered.get(4..8)) else {
+            return ScanStep::NeedMore;
+        };
         let (header_len, size) = match big_endian(size) {
             // Size 0: the box extends to the end of the file.
             0 => {
                 self.media_start = self.media_start.or((box_type == b"mdat").then_some(at));
                 return ScanStep::Done;
             }
-            1 => match held.get(8..16) {
+            1 => match buffered.get(8..16) {
                 Some(large) => (16, big_endian(large)),
                 None => return ScanStep::NeedMore,
             },
@@ -117,10 +119,10 @@ impl Mp4Scan {
                 ScanStep::SkipTo(at + header_len)
             }
             b"mvhd" | b"mehd" | b"sidx" | b"mdhd" | b"hdlr" | b"stts" | b"stsc" | b"stco" | b"co64" => {
-                let Some(box_len) = usize::try_from(size).ok().filter(|whole| *whole < super::MAX_HELD) else {
+                let Some(box_len) = usize::try_from(size).ok().filter(|len| *len < super::MAX_HELD) else {
                     return ScanStep::SkipTo(box_end);
                 };
-                let Some(body) = held.get(header_len as usize..box_len) else { return ScanStep::NeedMore };
+                let Some(body) = buffered.get(header_len as usize..box_len) else { return ScanStep::NeedMore };
                 match box_type {
                     b"mvhd" => self.read_mvhd(body),
                     b"mehd" => self.read_mehd(body),

@@ -8,11 +8,11 @@ use marline_core::units::{DataSize, Duration};
 use super::{ScanStep, VideoTiming, big_endian};
 
 /// Whether a file begins with three packets; `None`: too few bytes are held.
-pub(super) fn is_ts(held: &[u8]) -> Option<bool> {
-    if held.first() != Some(&SYNC_BYTE) {
+pub(super) fn is_ts(buffered: &[u8]) -> Option<bool> {
+    if buffered.first() != Some(&SYNC_BYTE) {
         return Some(false);
     }
-    held.get(2 * PACKET_LEN).map(|third| *third == SYNC_BYTE && held.get(PACKET_LEN) == Some(&SYNC_BYTE))
+    buffered.get(2 * PACKET_LEN).map(|third| *third == SYNC_BYTE && buffered.get(PACKET_LEN) == Some(&SYNC_BYTE))
 }
 
 /// Rate of the first program that has a clock.
@@ -27,8 +27,8 @@ pub(super) struct PcrRate {
 
 impl PcrRate {
     /// Parses the packet at offset `at`.
-    pub(super) fn step(&mut self, at: u64, held: &[u8]) -> ScanStep {
-        let Some(packet) = held.get(..PACKET_LEN) else { return ScanStep::NeedMore };
+    pub(super) fn step(&mut self, at: u64, buffered: &[u8]) -> ScanStep {
+        let Some(packet) = buffered.get(..PACKET_LEN) else { return ScanStep::NeedMore };
         if packet.first() != Some(&SYNC_BYTE) {
             return ScanStep::Done;
         }

@@ -49,14 +49,14 @@ fn representations_whose_ids_are_urls_get_their_own_templates() {
         <m:Representation id='https://cdn/x'><m:SubRepresentation/></m:Representation><m:Representation id='../../../up'>\
         <m:SegmentTemplate startNumber='7' initialization='$RepresentationID$'/></m:Representation></m:AdaptationSet></m:Period></m:MPD>";
     let out = rewrite(text, &same_url_context("https://h/a/b.mpd")).unwrap();
-    let own = |media: &str| {
+    let rewritten = |media: &str| {
         format!("<m:SegmentTemplate media=\"{PROXY_PREFIX}{media}/$Number$.m4s\"/></m:Representation>")
     };
     let want = text
-        .replace("id='/abs'/>", &format!("id='/abs'>{}", own("https://h/abs")))
+        .replace("id='/abs'/>", &format!("id='/abs'>{}", rewritten("https://h/abs")))
         .replace(
             "<m:SubRepresentation/></m:Representation>",
-            &format!("<m:SubRepresentation/>{}", own("from-list/https://cdn/x")),
+            &format!("<m:SubRepresentation/>{}", rewritten("from-list/https://cdn/x")),
         )
         .replace(
             "<m:SegmentTemplate startNumber",
@@ -83,10 +83,10 @@ fn a_template_above_a_base_of_another_host_uses_that_host() {
     let text = "<MPD><Period><AdaptationSet><SegmentTemplate media='/$RepresentationID$.m4s'/><Representation id='a'>\
         <BaseURL>https://cdn/</BaseURL></Representation><Representation id='b'/></AdaptationSet></Period></MPD>";
     let out = rewrite(text, &same_url_context("https://h/a/b.mpd")).unwrap().text;
-    let own = format!(
+    let rewritten = format!(
         "</BaseURL><SegmentTemplate media=\"{PROXY_PREFIX}from-list/https://cdn/a.m4s\"/></Representation>"
     );
-    assert!(out.contains(&own) && out.contains("<Representation id='b'/>"), "{out}");
+    assert!(out.contains(&rewritten) && out.contains("<Representation id='b'/>"), "{out}");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn no_base_of_several_turns_a_url_into_a_request_to_the_proxy() {
         let text = format!("<MPD>{bases}<Period><AdaptationSet>{inner}</AdaptationSet></Period></MPD>");
         rewrite(&text, &same_url_context("https://h/m.mpd")).unwrap().text
     };
-    let whole = format!("{PROXY_PREFIX}https://h/a/b/10.0.0.1/x");
+    let rewritten_url = format!("{PROXY_PREFIX}https://h/a/b/10.0.0.1/x");
     let rep = "<Representation id='1' bandwidth='1'/>";
     for (bases, inner) in [
         (several, format!("<SegmentTemplate media='{up}'/>{rep}")),
@@ -169,7 +169,7 @@ fn no_base_of_several_turns_a_url_into_a_request_to_the_proxy() {
         ),
     ] {
         let out = written(bases, &inner);
-        assert!(out.contains(&format!("{whole}\"")) || out.contains(&whole), "{out}");
+        assert!(out.contains(&format!("{rewritten_url}\"")) || out.contains(&rewritten_url), "{out}");
         assert!(!out.contains("media='..") && !out.contains(">.."), "{out}");
     }
     // Several bases within a representation.
@@ -179,12 +179,12 @@ fn no_base_of_several_turns_a_url_into_a_request_to_the_proxy() {
         "<BaseURL>/a/b/c/d/</BaseURL>",
         &format!("{template}<Representation id='1'>{bases}</Representation>"),
     );
-    assert!(out.contains(&format!("<SegmentTemplate media=\"{whole}\"/></Representation>")), "{out}");
+    assert!(out.contains(&format!("<SegmentTemplate media=\"{rewritten_url}\"/></Representation>")), "{out}");
     // A fragment of another manifest, whose bases are unknown.
     let out = rewrite(&format!("<Period>{template}</Period>"), &same_url_context("https://h/a/b/c/d/p.xml"))
         .unwrap()
         .text;
-    assert!(out.contains(&whole), "{out}");
+    assert!(out.contains(&rewritten_url), "{out}");
     // With a single base, relative URLs are kept.
     let one = written("", "<SegmentTemplate media='a/../$Number$.m4s'/><Representation id='1' bandwidth='2'/>");
     assert!(one.contains("media='a/../$Number$.m4s'"), "{one}");
@@ -201,10 +201,10 @@ fn no_empty_id_turns_a_template_into_a_request_to_the_proxy() {
             "<MPD><Period><AdaptationSet><SegmentTemplate media='{media}'/><Representation id=''/></AdaptationSet></Period></MPD>"
         );
         let out = rewrite(&text, &same_url_context("https://h/m.mpd")).unwrap().text;
-        let own = out.rsplit_once("<SegmentTemplate media=\"").unwrap().1;
+        let template = out.rsplit_once("<SegmentTemplate media=\"").unwrap().1;
         assert!(
-            own.starts_with(&format!("{PROXY_PREFIX}https://h/10"))
-                || own.starts_with(&format!("{PROXY_PREFIX}from-list/http://10")),
+            template.starts_with(&format!("{PROXY_PREFIX}https://h/10"))
+                || template.starts_with(&format!("{PROXY_PREFIX}from-list/http://10")),
             "{out}"
         );
     }
@@ -282,14 +282,14 @@ fn text_that_players_read_is_marked_in_every_spelling() {
         ],
     );
     for value in attributes {
-        let places = [
+        let positions = [
             format!("<Event messageData=\"{value}\"/>"),
             format!("<EssentialProperty schemeIdUri=\"u\" x:value=\"{value}\"/>"),
             format!("<UTCTiming schemeIdUri=\"urn:mpeg:dash:utc:direct:2014\" value=\"{value}\"/>"),
             format!("<Representation id=\"{value}\"/>"),
         ];
-        for place in places {
-            check(&place);
+        for position in positions {
+            check(&position);
         }
     }
     for value in attributes.iter().chain(&texts) {

@@ -77,10 +77,12 @@ impl BaseLayerBuffer {
         let clock_offset = clock_offset?;
         let mut packets = self.packets.range(self.passed.saturating_add(1)..).peekable();
         while let Some((first, packet)) = packets.next() {
-            let (mut last, mut end, mut is_whole) = (*first, packet, true);
-            while let Some((seq, more)) = packets.next_if(|(_, more)| more.timestamp == packet.timestamp) {
-                is_whole &= *seq == last + 1;
-                (last, end) = (*seq, more);
+            let (mut last, mut end, mut is_contiguous) = (*first, packet, true);
+            while let Some((seq, next_packet)) =
+                packets.next_if(|(_, next_packet)| next_packet.timestamp == packet.timestamp)
+            {
+                is_contiguous &= *seq == last + 1;
+                (last, end) = (*seq, next_packet);
             }
             let begins = *first == self.passed + 1 || self.packets.contains_key(&(first - 1));
             let ends = end.marker || self.packets.contains_key(&(last + 1));
@@ -88,7 +90,7 @@ impl BaseLayerBuffer {
                 // Its packets are queued by sequence number. Later pictures must not overtake it.
                 Some(Some(shift)) if last.wrapping_add(*shift) >= next => return None,
                 Some(_) => {}
-                None if is_whole && begins && ends => {
+                None if is_contiguous && begins && ends => {
                     let timestamp = packet.timestamp.wrapping_add(clock_offset);
                     return Some(AccessUnit { first: *first, last, timestamp, since: end.since });
                 }

@@ -366,10 +366,10 @@ impl StreamMerger {
     /// Drops packets that were merged or are too old, and bounds the sets of sequence numbers.
     fn prune(&mut self) {
         let (passed, now) = (self.base_layer.passed, self.now);
-        let old = self.reorder_wait + STREAM_TIMEOUT;
-        self.base_layer
-            .packets
-            .retain(|seq, packet| *seq > passed.saturating_sub(KEPT_PASSED) && now.since(packet.since) < old);
+        let max_age = self.reorder_wait + STREAM_TIMEOUT;
+        self.base_layer.packets.retain(|seq, packet| {
+            *seq > passed.saturating_sub(MAX_RETAINED_PACKETS) && now.since(packet.since) < max_age
+        });
         while self
             .base_layer
             .pairs
@@ -398,4 +398,4 @@ const MAX_PACKETS: usize = 4096;
 /// Sequence numbers for which late packets are still accepted: half a second at 12 Mbit/s.
 const MAX_REMEMBERED: usize = 512;
 /// Merged base-layer packets that are kept, since they may still fill sequence numbers that were given up: a picture of 100 KiB.
-const KEPT_PASSED: u64 = 96;
+const MAX_RETAINED_PACKETS: u64 = 96;

@@ -57,19 +57,19 @@ fn run(
     base_delay: u64,
 ) -> (StreamMerger, Vec<Vec<u8>>) {
     let mut events: Vec<(u64, bool, Vec<u8>)> = Vec::new();
-    let (mut a, mut b) = (65_500_u16, 7_u16);
+    let (mut seq_a, mut seq_b) = (65_500_u16, 7_u16);
     for picture in pictures(count) {
         for part in 0..picture.parts {
             let at = u64::from(picture.index) * FRAME_INTERVAL + u64::from(part);
             if !primary_lost(picture.index, part) {
-                events.push((at, true, packet(picture, part, a, u32::MAX - 9000, 0xa)));
+                events.push((at, true, packet(picture, part, seq_a, u32::MAX - 9000, 0xa)));
             }
-            a = a.wrapping_add(1);
+            seq_a = seq_a.wrapping_add(1);
             if picture.is_base {
                 if !base_lost(picture.index, part) {
-                    events.push((at + base_delay, false, packet(picture, part, b, 500, 0xb)));
+                    events.push((at + base_delay, false, packet(picture, part, seq_b, 500, 0xb)));
                 }
-                b = b.wrapping_add(1);
+                seq_b = seq_b.wrapping_add(1);
             }
         }
     }
@@ -98,15 +98,15 @@ fn run(
 
 /// Picture index and packet of each released packet, read from its payload. Checks that all have the SSRC and clock of the primary stream.
 fn contents(released: &[Vec<u8>]) -> Vec<(u32, u32)> {
-    let of = |bytes: &Vec<u8>| {
+    let decode = |bytes: &Vec<u8>| {
         let rtp = RtpPacket::parse(bytes).unwrap();
         assert_eq!(rtp.ssrc, 0xa);
         let (_, tail) = rtp.payload.split_at(rtp.payload.len() - 8);
-        let word = |at: usize| u32::from_be_bytes(tail[at..at + 4].try_into().unwrap());
-        assert_eq!(rtp.timestamp, (u32::MAX - 9000).wrapping_add(word(0) * 3600));
-        (word(0), word(4))
+        let read_u32 = |at: usize| u32::from_be_bytes(tail[at..at + 4].try_into().unwrap());
+        assert_eq!(rtp.timestamp, (u32::MAX - 9000).wrapping_add(read_u32(0) * 3600));
+        (read_u32(0), read_u32(4))
     };
-    released.iter().map(of).collect()
+    released.iter().map(decode).collect()
 }
 
 fn all(count: u32) -> Vec<(u32, u32)> {

@@ -64,9 +64,9 @@ mod tests {
 
     #[test]
     fn the_lengths_of_all_packets_add_up_to_the_datagram() {
-        let whole = [&RECEIVER_REPORT[..], &PICTURE_LOSS].concat();
-        for end in (0..whole.len()).filter(|end| *end != RECEIVER_REPORT.len()) {
-            assert_eq!(RtcpKind::parse(&whole[..end]), None, "cut at {end}");
+        let compound = [&RECEIVER_REPORT[..], &PICTURE_LOSS].concat();
+        for end in (0..compound.len()).filter(|end| *end != RECEIVER_REPORT.len()) {
+            assert_eq!(RtcpKind::parse(&compound[..end]), None, "cut at {end}");
         }
     }
 

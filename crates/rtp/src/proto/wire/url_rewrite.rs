@@ -7,12 +7,12 @@ pub fn replace_authority(text: &str, from: &str, to: &str) -> String {
     while let Some(at) = remaining.find(scheme) {
         let (before, after) = remaining.split_at(at + scheme.len());
         out += before;
-        let is_whole =
-            |behind: &str| !behind.starts_with(|c: char| c.is_ascii_alphanumeric() || "-.:@".contains(c));
-        match after.strip_prefix(from).filter(|behind| is_whole(behind)) {
-            Some(behind) => {
+        let ends_at_boundary =
+            |tail: &str| !tail.starts_with(|c: char| c.is_ascii_alphanumeric() || "-.:@".contains(c));
+        match after.strip_prefix(from).filter(|tail| ends_at_boundary(tail)) {
+            Some(tail) => {
                 out += to;
-                remaining = behind;
+                remaining = tail;
             }
             None => remaining = after,
         }

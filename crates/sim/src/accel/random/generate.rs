@@ -200,10 +200,10 @@ fn outages(rng: &mut RandomSource, link: LinkId, duration: f64) -> Vec<Outage> {
     let mut at = 0.0;
     for _ in 0..*rng.pick(&[0, 0, 1, 1, 2, 3]) {
         at += 0.2 + duration * rng.uniform();
-        let takes = rng.log(0.1, 12.0);
-        let [since, takes_for] = [at, takes].map(Duration::from_secs_f64);
-        outages.push(Outage { link, at: since, duration: takes_for, is_carrier_lost: rng.one_in(2) });
-        at += takes;
+        let duration_s = rng.log(0.1, 12.0);
+        let [since, duration] = [at, duration_s].map(Duration::from_secs_f64);
+        outages.push(Outage { link, at: since, duration, is_carrier_lost: rng.one_in(2) });
+        at += duration_s;
     }
     outages
 }

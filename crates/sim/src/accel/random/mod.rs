@@ -141,13 +141,13 @@ fn is_confirmed(scenario: &Scenario, n: usize, flow: &FlowOutcome, alone: &FlowO
     if flow.finished.is_none() && worst.finished.is_some() {
         return true;
     }
-    let takes_long = |flow: &FlowOutcome| compare(scenario, n, flow, &worst, bounds).is_err();
-    if !(1..=NEIGHBORS).filter_map(|other| run(neighbor(scenario, other))).any(|flow| takes_long(&flow)) {
+    let is_slow = |flow: &FlowOutcome| compare(scenario, n, flow, &worst, bounds).is_err();
+    if !(1..=NEIGHBORS).filter_map(|other| run(neighbor(scenario, other))).any(|flow| is_slow(&flow)) {
         return false;
     }
-    let many = || (NEIGHBORS + 1..=NEIGHBORS + CONFIRMING_RUNS).map(|other| neighbor(scenario, other));
-    let with = many().filter_map(run).filter(takes_long).count();
-    let without = many().filter_map(|scenario| run(scenario.plain())).filter(takes_long).count();
+    let neighbors = || (NEIGHBORS + 1..=NEIGHBORS + CONFIRMING_RUNS).map(|other| neighbor(scenario, other));
+    let with = neighbors().filter_map(run).filter(is_slow).count();
+    let without = neighbors().filter_map(|scenario| run(scenario.plain())).filter(is_slow).count();
     with > MAX_FREQUENCY_RATIO * without
 }
 
@@ -170,7 +170,7 @@ fn worse_of(one: FlowOutcome, other: FlowOutcome) -> FlowOutcome {
 
 fn compare(
     scenario: &Scenario,
-    n: usize,
+    flow_index: usize,
     flow: &FlowOutcome,
     alone: &FlowOutcome,
     bounds: Bounds,
@@ -184,7 +184,7 @@ fn compare(
     if flow.was_reset {
         return if has_early_ack { Ok(()) } else { Err("was reset, and no mechanism acknowledges early".into()) };
     }
-    let close = scenario.flows.get(n).map(|script| script.close);
+    let close = scenario.flows.get(flow_index).map(|script| script.close);
     if matches!(close, Some(Close::ServerReset(_))) {
         // If the server's single reset is lost, the client waits forever.
         return Ok(());

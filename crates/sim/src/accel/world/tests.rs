@@ -58,12 +58,12 @@ fn an_accelerator_without_mechanisms_changes_nothing() {
     if let Some(config) = &mut scenario.config {
         config.mechanisms = marline_core::accel::Mechanisms::of(&[]);
     }
-    let beside = World::new(scenario).run();
+    let outcome = World::new(scenario).run();
     assert_eq!(
-        beside.outputs.keys().copied().collect::<Vec<_>>(),
+        outcome.outputs.keys().copied().collect::<Vec<_>>(),
         ["forward"],
         "packets are forwarded, and nothing else happens"
     );
-    assert_eq!(beside.flows, plain.flows);
-    assert!(beside.defects.is_empty(), "{:?}", beside.defects);
+    assert_eq!(outcome.flows, plain.flows);
+    assert!(outcome.defects.is_empty(), "{:?}", outcome.defects);
 }

@@ -63,13 +63,13 @@ fn the_same_seed_loses_the_same_packets_whatever_else_changes() {
 fn jitter_stays_within_its_bounds_and_keeps_the_order() {
     let mut in_order = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms");
     let mut reordering = parse_link("w,rate=1Gbit/s,rtt=20ms,jitter=5ms,reorder");
-    let kept = offer(&mut in_order, Direction::Down, Duration::from_millis(1), ms(3000));
+    let delivered = offer(&mut in_order, Direction::Down, Duration::from_millis(1), ms(3000));
     let mixed = offer(&mut reordering, Direction::Down, Duration::from_millis(1), ms(3000));
     let numbers =
         |out: &[(Instant, NumberedPacket)]| out.iter().map(|(_, packet)| packet.number).collect::<Vec<u64>>();
-    assert!(numbers(&kept).is_sorted());
+    assert!(numbers(&delivered).is_sorted());
     assert!(!numbers(&mixed).is_sorted());
-    assert!(kept.is_sorted_by_key(|(due, _)| *due) && mixed.is_sorted_by_key(|(due, _)| *due));
+    assert!(delivered.is_sorted_by_key(|(due, _)| *due) && mixed.is_sorted_by_key(|(due, _)| *due));
     let delays: Vec<u64> =
         mixed.iter().map(|(due, packet)| due.since(ms(packet.number)).as_nanos() as u64).collect();
     let (min, max) = (delays.iter().min().unwrap(), delays.iter().max().unwrap());

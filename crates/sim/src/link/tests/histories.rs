@@ -21,8 +21,8 @@ fn any_spec() -> impl Strategy<Value = LinkSpec> {
         Just(",mtu=1280B,codel,queue=20ms"),
         Just(",police=2Mbit/s:3kB,loss=5%"),
     ];
-    (carrier, options).prop_map(|(carrier, rest)| {
-        let mut spec: LinkSpec = format!("wifi,{carrier},rtt=20ms{rest}").parse().unwrap();
+    (carrier, options).prop_map(|(carrier, suffix)| {
+        let mut spec: LinkSpec = format!("wifi,{carrier},rtt=20ms{suffix}").parse().unwrap();
         if let Downlink::Trace(file) = &mut spec.downlink {
             file.trace = Some(std::sync::Arc::new(Trace::parse("0\n3\n3\n4\n20\n").unwrap()));
         }

@@ -6,9 +6,9 @@ use super::*;
 fn downlink_rate_in_shared_cell(preset: &str, small_per_eight: u64) -> f64 {
     let mut link = parse_link(&format!("wifi,medium={preset}"));
     let mut now = ms(0);
-    let (mut delivered, mut small_due, mut n) = (0_u64, 0, 0);
+    let (mut delivered, mut small_due, mut number) = (0_u64, 0, 0);
     for _ in 0..20 {
-        link.push(Direction::Down, NumberedPacket { number: n, bytes: 1492 }, now);
+        link.push(Direction::Down, NumberedPacket { number, bytes: 1492 }, now);
     }
     while now < ms(20_000) {
         now = link.next_event().unwrap();
@@ -16,13 +16,13 @@ fn downlink_rate_in_shared_cell(preset: &str, small_per_eight: u64) -> f64 {
             if direction == Direction::Up {
                 continue;
             }
-            n += 1;
+            number += 1;
             delivered += 1;
-            link.push(Direction::Down, NumberedPacket { number: n, bytes: 1492 }, now);
+            link.push(Direction::Down, NumberedPacket { number, bytes: 1492 }, now);
             small_due += small_per_eight;
             if small_due >= 8 {
                 small_due -= 8;
-                link.push(Direction::Up, NumberedPacket { number: n, bytes: 52 }, now);
+                link.push(Direction::Up, NumberedPacket { number, bytes: 52 }, now);
             }
         }
     }
@@ -35,16 +35,19 @@ fn small_uplink_frames_reduce_the_downlink_as_the_paper_measured() {
     // Expected values are figures of this model. Super-aggregation figure 2(a) measured a drop from 20 to 15 at 4
     // of 8.
     for (back, expected) in [(0, 19.1), (1, 17.9), (2, 16.8), (4, 14.9), (8, 12.1)] {
-        let ours = downlink_rate_in_shared_cell("11g-mixed", back);
-        assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
+        let computed = downlink_rate_in_shared_cell("11g-mixed", back);
+        assert!((computed / expected - 1.0).abs() < 0.03, "{back} of 8: {computed} instead of {expected}");
     }
     for (back, expected) in [(0, 5.93), (1, 5.65), (2, 5.41), (4, 4.99), (8, 4.26)] {
-        let ours = downlink_rate_in_shared_cell("11b", back);
-        assert!((ours / expected - 1.0).abs() < 0.03, "{back} of 8: {ours} instead of {expected}");
+        let computed = downlink_rate_in_shared_cell("11b", back);
+        assert!((computed / expected - 1.0).abs() < 0.03, "{back} of 8: {computed} instead of {expected}");
     }
     for (medium, back, expected) in [("11g", 0, 29.8), ("11b-rts", 0, 4.42), ("11b-paper", 8, 3.39)] {
-        let ours = downlink_rate_in_shared_cell(medium, back);
-        assert!((ours / expected - 1.0).abs() < 0.03, "{medium}, {back} of 8: {ours} instead of {expected}");
+        let computed = downlink_rate_in_shared_cell(medium, back);
+        assert!(
+            (computed / expected - 1.0).abs() < 0.03,
+            "{medium}, {back} of 8: {computed} instead of {expected}"
+        );
     }
 }
 

@@ -86,8 +86,9 @@ impl KernelModel {
         }
         // As in the kernel, the mean of both rates is weighted by the queued and the new data.
         let sender = &mut self.subflows[best].sender;
-        let (held, new) = (buffered as f64, data.len as f64);
-        sender.pacing_rate = (sender.pacing_rate * held + sender.current_pacing_rate() * new) / (held + new);
+        let (buffered_bytes, new) = (buffered as f64, data.len as f64);
+        sender.pacing_rate =
+            (sender.pacing_rate * buffered_bytes + sender.current_pacing_rate() * new) / (buffered_bytes + new);
         Some((best, data))
     }
 

@@ -226,8 +226,9 @@ fn an_ack_with_an_old_timestamp_is_dropped() {
     let una = server.socket.snd_una();
     let flags = Flags { ack: true, ..Flags::default() };
     let window = DataSize::from_mib(1);
-    let late = Segment { flags, ack: end, window, ts_val: Instant::ZERO, ts_ecr: Some(echo), ..Segment::default() };
-    server.socket.on_segment(server.now, &late);
+    let late_segment =
+        Segment { flags, ack: end, window, ts_val: Instant::ZERO, ts_ecr: Some(echo), ..Segment::default() };
+    server.socket.on_segment(server.now, &late_segment);
     assert_eq!(server.socket.snd_una(), una);
 }
 

@@ -185,7 +185,7 @@ impl AckPathSelector {
         delay: Duration,
     ) -> Option<Vec<u8>> {
         let packet = self.delay_queue.push(now, packet, info, delay);
-        let value = info.ack.timestamps.map(|stamps| stamps.ts_val);
+        let value = info.ack.timestamps.map(|timestamps| timestamps.ts_val);
         match value.filter(|_| packet.is_some()) {
             Some(value) => self.path_delay.on_ack_sent(now, value, AckLink::Primary),
             None => self.path_delay.on_ack_delayed(),
@@ -202,8 +202,8 @@ impl AckPathSelector {
     }
 
     /// The ACKs that are due over the primary link; all of them if the link is down.
-    pub(crate) fn take_due(&mut self, now: Instant, is_dark: bool) -> Vec<Vec<u8>> {
-        if is_dark {
+    pub(crate) fn take_due(&mut self, now: Instant, is_down: bool) -> Vec<Vec<u8>> {
+        if is_down {
             return self.delay_queue.drain().collect();
         }
         core::iter::from_fn(|| self.delay_queue.pop(now)).collect()
@@ -211,7 +211,7 @@ impl AckPathSelector {
 
     /// Whether offloaded ACKs do not arrive. Then all leave over the primary link from now on.
     pub(crate) fn has_failed(&mut self, now: Instant) -> bool {
-        let has_failed = self.delivery_deadline.is_some_and(|proof| now >= proof);
+        let has_failed = self.delivery_deadline.is_some_and(|deadline| now >= deadline);
         if has_failed {
             (self.delivery_deadline, self.is_on) = (None, false);
             self.trial.on_delivery_failure(now);

@@ -16,7 +16,7 @@ struct World {
     echoes: Vec<(Instant, TcpTimestamp)>,
 }
 
-const WAYS: [u64; 2] = [50, 105];
+const RTTS_MS: [u64; 2] = [50, 105];
 
 impl World {
     fn new() -> Self {
@@ -43,7 +43,7 @@ impl World {
                 received: DataSize::from_bytes(self.total),
                 queue: Some(queue),
                 max_queue: queue,
-                rtt: Duration::from_millis(WAYS[0]),
+                rtt: Duration::from_millis(RTTS_MS[0]),
                 is_eligible: true,
                 has_started: true,
                 is_link_ready: true,
@@ -54,12 +54,12 @@ impl World {
             let rtt = match path {
                 AckPath::Secondary => {
                     self.selector.on_offloaded(now, Some(ts_val));
-                    self.arrives.then_some(WAYS[1])
+                    self.arrives.then_some(RTTS_MS[1])
                 }
                 AckPath::Delayed(delay) => self
                     .selector
                     .delay(now, alloc::vec![1], AckInfo { ack, has_rewritten_echo: false, scale: 0 }, delay)
-                    .map(|_| WAYS[0]),
+                    .map(|_| RTTS_MS[0]),
             };
             self.echoes.extend(rtt.map(|rtt| (now + Duration::from_millis(rtt) + queue, ts_val)));
             while let Some(at) = self.echoes.iter().position(|(at, _)| *at <= now) {

@@ -21,7 +21,7 @@ pub(super) struct InFlightFetch {
     /// How much its link had to deliver up to its end.
     pub(super) bytes_ahead: DataSize,
     /// Whether something of it was requested elsewhere.
-    pub(super) was_late: bool,
+    pub(super) was_rerequested: bool,
     pub(super) parts: Vec<InFlightRange>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct InFlightRange {
     /// How often it was requested, this time included.
     pub(super) tries: u32,
     /// How often it was not answered in time before.
-    pub(super) late: u32,
+    pub(super) timeout_count: u32,
     /// Whether it was late and requested elsewhere.
     pub(super) is_retried: bool,
     /// Answered, or obsolete.
@@ -53,9 +53,9 @@ impl InFlightFetch {
     }
 
     /// Closes some ranges. Returns whether there were any.
-    pub(super) fn drop_parts(&mut self, gone: impl Fn(&InFlightRange) -> bool) -> bool {
+    pub(super) fn drop_parts(&mut self, should_drop: impl Fn(&InFlightRange) -> bool) -> bool {
         let mut any = false;
-        for part in self.parts.iter_mut().filter(|part| !part.is_closed && gone(part)) {
+        for part in self.parts.iter_mut().filter(|part| !part.is_closed && should_drop(part)) {
             part.is_closed = true;
             any = true;
         }
@@ -66,7 +66,7 @@ impl InFlightFetch {
         self.parts.iter().all(|part| part.is_closed)
     }
 
-    pub(super) fn is_late(&self, now: Instant) -> bool {
+    pub(super) fn is_overdue(&self, now: Instant) -> bool {
         self.deadline().is_some_and(|due| due <= now)
     }
 
@@ -77,7 +77,7 @@ impl InFlightFetch {
 
     /// The open ranges that were not requested elsewhere yet.
     pub(super) fn take_for_retry(&mut self) -> Vec<InFlightRange> {
-        self.was_late = true;
+        self.was_rerequested = true;
         let open = self.parts.iter_mut().filter(|part| !part.is_closed && !part.is_retried);
         open.map(|part| {
             part.is_retried = true;
@@ -87,9 +87,10 @@ impl InFlightFetch {
     }
 
     /// Whether it is late with a range of this server that was late so often, this time included.
-    pub(super) fn is_late_for(&self, server: SocketAddr, times: u32) -> bool {
-        let is_late = |part: &InFlightRange| part.is_retried && !part.is_closed && part.late + 1 >= times;
-        self.was_late && self.parts.iter().any(|part| is_late(part) && part.server == server)
+    pub(super) fn is_overdue_for(&self, server: SocketAddr, times: u32) -> bool {
+        let is_overdue =
+            |part: &InFlightRange| part.is_retried && !part.is_closed && part.timeout_count + 1 >= times;
+        self.was_rerequested && self.parts.iter().any(|part| is_overdue(part) && part.server == server)
     }
 
     /// Bytes that are still to come, and were not requested elsewhere.

@@ -28,7 +28,7 @@ pub(super) struct FetchLink {
     /// The fastest response.
     min_latency: Option<Duration>,
     /// When something was late last.
-    last_late: Option<Instant>,
+    last_overdue: Option<Instant>,
 }
 
 impl FetchLink {
@@ -40,7 +40,7 @@ impl FetchLink {
             measured_rate: None,
             total: DataSize::ZERO,
             min_latency: None,
-            last_late: None,
+            last_overdue: None,
         }
     }
 
@@ -65,16 +65,16 @@ impl FetchLink {
 
     /// Whether more may be requested over it, with `out` outstanding.
     pub(super) fn can_request(&self, now: Instant, out: DataSize) -> bool {
-        out.is_zero() || (!self.was_late_within(now, self.options.late_time) && out < self.window())
+        out.is_zero() || (!self.was_overdue_within(now, self.options.late_time) && out < self.window())
     }
 
     /// Whether something was late recently, and nothing has been answered since.
     pub(super) fn is_doubtful(&self, now: Instant) -> bool {
-        self.was_late_within(now, self.options.doubt_time)
+        self.was_overdue_within(now, self.options.doubt_time)
     }
 
-    fn was_late_within(&self, now: Instant, time: Duration) -> bool {
-        self.last_late.is_some_and(|late| now.since(late) < time)
+    fn was_overdue_within(&self, now: Instant, time: Duration) -> bool {
+        self.last_overdue.is_some_and(|late| now.since(late) < time)
     }
 
     /// What uses its capacity, of the fetches in flight.
@@ -105,18 +105,18 @@ impl FetchLink {
         if !has_bytes {
             return;
         }
-        self.last_late = None;
+        self.last_overdue = None;
         self.total += cost;
         let least = *self.min_latency.insert(self.min_latency.map_or(latency, |least| least.min(latency)));
         if bytes_ahead >= self.options.min_sample && latency > least {
             let rate = rate_of(bytes_ahead, latency - least);
-            let old = self.measured_rate.unwrap_or(self.default_rate());
-            self.measured_rate = Some((old * 7 + rate.min(old * 4)) / 8);
+            let previous_rate = self.measured_rate.unwrap_or(self.default_rate());
+            self.measured_rate = Some((previous_rate * 7 + rate.min(previous_rate * 4)) / 8);
         }
     }
 
-    pub(super) const fn on_late(&mut self, now: Instant) {
-        (self.last_late, self.since) = (Some(now), now);
+    pub(super) const fn on_overdue(&mut self, now: Instant) {
+        (self.last_overdue, self.since) = (Some(now), now);
     }
 
     fn window(&self) -> DataSize {

@@ -56,7 +56,7 @@ pub(crate) struct FetchedRange {
     /// Latency of the response; none: from a mirrored connection.
     pub(crate) latency: Option<Duration>,
     /// Whether that was too long, or other requests were late over every link.
-    pub(crate) is_late: bool,
+    pub(crate) is_overdue: bool,
 }
 
 /// A range that waits to be requested.
@@ -67,7 +67,7 @@ struct WaitingRange {
     due: Instant,
     /// How often it was requested, and how often that was not answered in time.
     tries: u32,
-    late: u32,
+    timeout_count: u32,
     /// The link over which it failed.
     failed_link: Option<LinkId>,
 }
@@ -94,8 +94,8 @@ impl RangeFetcher {
         self.links.retain(|fetch_link| infos.iter().any(|info| info.link == fetch_link.info.link));
         for (at, info) in infos.iter().enumerate() {
             match self.links.iter().position(|fetch_link| fetch_link.info.link == info.link) {
-                Some(old) => {
-                    let fetch_link = self.links.remove(old);
+                Some(index) => {
+                    let fetch_link = self.links.remove(index);
                     self.links.insert(at.min(self.links.len()), fetch_link.with_info(*info));
                 }
                 None => self.links.insert(at.min(self.links.len()), FetchLink::new(self.options, *info)),
@@ -110,13 +110,13 @@ impl RangeFetcher {
         while start < request.range.end {
             let range = PosRange::new(start, request.range.end.min(start + self.options.max_range_bytes));
             let offset = request.source.offset + (start - request.range.start);
-            let place = ResourceOffset { offset, ..request.source.clone() };
-            let request = FetchRequest { range, source: place, ..request.clone() };
+            let source = ResourceOffset { offset, ..request.source.clone() };
+            let request = FetchRequest { range, source, ..request.clone() };
             self.waiting.push(WaitingRange {
                 request,
                 due: now + self.options.gather_time,
                 tries: 0,
-                late: 0,
+                timeout_count: 0,
                 failed_link: None,
             });
             start = range.end;
@@ -134,8 +134,8 @@ impl RangeFetcher {
         let fetch = self.in_flight.get_mut(&id)?;
         let part = fetch.close(range)?;
         let link = fetch.link;
-        if let Some(patience) = fetch.range_timeout.filter(|_| bytes.is_some()) {
-            fetch.due = fetch.due.max(now + patience);
+        if let Some(timeout) = fetch.range_timeout.filter(|_| bytes.is_some()) {
+            fetch.due = fetch.due.max(now + timeout);
         }
         let is_over = fetch.is_finished();
         // Only the end of a response shows the latency of all of it.
@@ -151,13 +151,13 @@ impl RangeFetcher {
         match bytes.filter(|bytes| bytes.len() as u64 == part.range.len()) {
             Some(bytes) => {
                 self.on_range_received(part.flow, part.range);
-                let is_late = part.is_retried || part.late >= links;
+                let is_overdue = part.is_retried || part.timeout_count >= links;
                 Some(FetchedRange {
                     flow: part.flow,
                     start: part.range.start,
                     bytes,
                     latency: Some(latency),
-                    is_late,
+                    is_overdue,
                 })
             }
             None => {
@@ -177,7 +177,7 @@ impl RangeFetcher {
 
     /// Requests what is due. `missing` returns what of a range its flow still misses.
     pub(crate) fn tick(&mut self, now: Instant, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
-        self.retry_late(now);
+        self.retry_overdue(now);
         // What has arrived by itself meanwhile is not expected any more.
         self.drop_parts(|part| part.is_retried && missing(part.flow, part.range).is_empty());
         let due = self.waiting.iter().any(|waiting| waiting.due <= now);
@@ -202,7 +202,7 @@ impl RangeFetcher {
     /// How many more bytes may be missing at the same time, of all flows together: what the usable links deliver in
     /// `budget_time`, minus what is wanted already. Zero for a server that is late over all of them.
     pub(crate) fn budget(&self, server: SocketAddr) -> u64 {
-        if self.is_server_late(server) {
+        if self.is_server_overdue(server) {
             return 0;
         }
         let is_up = |fetch_link: &&FetchLink| fetch_link.reaches(server);
@@ -216,9 +216,9 @@ impl RangeFetcher {
     }
 
     /// Whether this server was late with the same bytes as often as there are links, and still has not delivered them.
-    fn is_server_late(&self, server: SocketAddr) -> bool {
+    fn is_server_overdue(&self, server: SocketAddr) -> bool {
         let links = self.link_count(server);
-        self.in_flight.values().any(|fetch| fetch.is_late_for(server, links))
+        self.in_flight.values().any(|fetch| fetch.is_overdue_for(server, links))
     }
 
     /// Number of links that reach this server; at least one.
@@ -244,44 +244,49 @@ impl RangeFetcher {
     }
 
     /// Requests again what is overdue.
-    fn retry_late(&mut self, now: Instant) {
-        let late: Vec<FetchId> =
-            self.in_flight.iter().filter(|(_, fetch)| fetch.is_late(now)).map(|(id, _)| *id).collect();
-        for id in late {
+    fn retry_overdue(&mut self, now: Instant) {
+        let timed_out: Vec<FetchId> =
+            self.in_flight.iter().filter(|(_, fetch)| fetch.is_overdue(now)).map(|(id, _)| *id).collect();
+        for id in timed_out {
             let Some(fetch) = self.in_flight.get_mut(&id) else { continue };
             let (link, parts) = (fetch.link, fetch.take_for_retry());
             if let Some(fetch_link) = self.links.iter_mut().find(|fetch_link| fetch_link.info.link == link) {
-                fetch_link.on_late(now);
+                fetch_link.on_overdue(now);
             }
             for part in parts {
-                self.retry(now, InFlightRange { late: part.late + 1, ..part }, link, Duration::ZERO);
+                self.retry(
+                    now,
+                    InFlightRange { timeout_count: part.timeout_count + 1, ..part },
+                    link,
+                    Duration::ZERO,
+                );
             }
         }
     }
 
-    fn retry(&mut self, now: Instant, part: InFlightRange, link: LinkId, rest: Duration) {
+    fn retry(&mut self, now: Instant, part: InFlightRange, link: LinkId, delay: Duration) {
         if part.tries >= self.options.max_tries {
             return;
         }
         let request = FetchRequest { flow: part.flow, range: part.range, source: part.source, server: part.server };
         self.waiting.push(WaitingRange {
             request,
-            due: now + rest,
+            due: now + delay,
             tries: part.tries,
-            late: part.late,
+            timeout_count: part.timeout_count,
             failed_link: Some(link),
         });
     }
 
     /// Reduces waiting ranges to what is still missing.
     fn drop_received(&mut self, missing: impl Fn(u64, PosRange) -> Vec<PosRange>) {
-        let old = core::mem::take(&mut self.waiting);
-        for waiting in old {
+        let ranges = core::mem::take(&mut self.waiting);
+        for waiting in ranges {
             for range in missing(waiting.request.flow, waiting.request.range) {
                 let offset = waiting.request.source.offset + (range.start - waiting.request.range.start);
-                let place = ResourceOffset { offset, ..waiting.request.source.clone() };
+                let source = ResourceOffset { offset, ..waiting.request.source.clone() };
                 self.waiting.push(WaitingRange {
-                    request: FetchRequest { range, source: place, ..waiting.request.clone() },
+                    request: FetchRequest { range, source, ..waiting.request.clone() },
                     ..waiting.clone()
                 });
             }
@@ -297,17 +302,17 @@ impl RangeFetcher {
         };
         let (flow, failed, server) = (first.request.flow, first.failed_link, first.request.server);
         let resource = first.request.source.resource.clone();
-        let goes_along = |waiting: &WaitingRange| {
+        let is_same_batch = |waiting: &WaitingRange| {
             waiting.request.flow == flow
                 && waiting.failed_link == failed
                 && waiting.request.source.resource == resource
         };
-        let all: u64 = self.waiting.iter().filter(|w| goes_along(w)).map(|w| w.request.range.len()).sum();
+        let all: u64 = self.waiting.iter().filter(|w| is_same_batch(w)).map(|w| w.request.range.len()).sum();
         let is_bulk = all > self.options.min_bulk;
         let Some(at) = self.choose_link(now, (server, failed), is_bulk) else {
             // Every link is busy, or none is usable: retry later.
-            let later = now + self.options.busy_delay;
-            self.waiting.iter_mut().filter(|waiting| waiting.due <= now).for_each(|waiting| waiting.due = later);
+            let retry_at = now + self.options.busy_delay;
+            self.waiting.iter_mut().filter(|waiting| waiting.due <= now).for_each(|waiting| waiting.due = retry_at);
             return false;
         };
         let is_alone = self.link_count(server) < 2;
@@ -317,8 +322,8 @@ impl RangeFetcher {
         self.waiting.retain(|waiting| {
             let fits = parts.is_empty()
                 || (parts.len() < self.options.max_ranges && bytes + waiting.request.range.len() <= most);
-            let goes = goes_along(waiting) && fits;
-            if goes {
+            let is_included = is_same_batch(waiting) && fits;
+            if is_included {
                 bytes += waiting.request.range.len();
                 parts.push(InFlightRange {
                     flow,
@@ -326,19 +331,19 @@ impl RangeFetcher {
                     source: waiting.request.source.clone(),
                     server,
                     tries: waiting.tries + 1,
-                    late: waiting.late,
+                    timeout_count: waiting.timeout_count,
                     is_retried: false,
                     is_closed: false,
                     is_received: false,
                 });
             }
-            !goes
+            !is_included
         });
         self.last_id += 1;
         let id = FetchId(self.last_id);
-        let patience = is_alone.then(|| self.options.timeout * self.options.single_link_factor);
+        let single_link_timeout = is_alone.then(|| self.options.timeout * self.options.single_link_factor);
         let out = fetch_link.outstanding(self.in_flight.values());
-        let due = now + fetch_link.expected_latency(out) + patience.unwrap_or(self.options.timeout);
+        let due = now + fetch_link.expected_latency(out) + single_link_timeout.unwrap_or(self.options.timeout);
         let ahead = out + parts.iter().map(InFlightRange::cost).sum::<DataSize>();
         let ranges = parts.iter().map(|part| (part.source.offset, part.source.offset + part.range.len())).collect();
         self.outputs.push(Output::Fetch(Fetch {
@@ -355,10 +360,10 @@ impl RangeFetcher {
             InFlightFetch {
                 link: fetch_link.info.link,
                 due,
-                range_timeout: patience,
+                range_timeout: single_link_timeout,
                 sent_at: now,
                 bytes_ahead: ahead,
-                was_late: false,
+                was_rerequested: false,
                 parts,
             },
         );
@@ -372,9 +377,9 @@ impl RangeFetcher {
         (server, failed): (SocketAddr, Option<LinkId>),
         is_bulk: bool,
     ) -> Option<usize> {
-        let has_room =
+        let has_headroom =
             |fetch_link: &FetchLink| fetch_link.can_request(now, fetch_link.outstanding(self.in_flight.values()));
-        let usable = |fetch_link: &FetchLink| fetch_link.reaches(server) && has_room(fetch_link);
+        let usable = |fetch_link: &FetchLink| fetch_link.reaches(server) && has_headroom(fetch_link);
         let mut candidates: Vec<usize> = (0..self.links.len()).collect();
         if is_bulk {
             candidates.sort_by_key(|at| self.links.get(*at).is_some_and(|fetch_link| !fetch_link.info.is_primary));
@@ -394,10 +399,10 @@ impl RangeFetcher {
         self.drop_parts(|part| part.flow == flow && range.covers(&part.range));
     }
 
-    fn drop_parts(&mut self, gone: impl Fn(&InFlightRange) -> bool) {
+    fn drop_parts(&mut self, should_drop: impl Fn(&InFlightRange) -> bool) {
         let mut over = Vec::new();
         for (id, fetch) in &mut self.in_flight {
-            if fetch.drop_parts(&gone) && fetch.is_finished() {
+            if fetch.drop_parts(&should_drop) && fetch.is_finished() {
                 over.push(*id);
             }
         }

@@ -202,7 +202,7 @@ impl MirroredConn {
 
     /// Time has passed.
     pub(crate) fn tick(&mut self, now: Instant) {
-        let expired = self.wanted.take_late(now);
+        let expired = self.wanted.take_overdue(now);
         if !expired.is_empty() {
             // Fewer at a time, so that the others are fetched otherwise at once.
             self.hole_time = (self.hole_time * 2).min(self.options.max_reach_time);

@@ -69,8 +69,8 @@ impl MirroredConn {
                 self.collect(now, at, bytes);
             }
         }
-        let is_whole = self.phase == Phase::Advancing && end >= self.body_start + self.resource.length;
-        if segment.flags().contains(Flags::FIN) && !is_whole {
+        let is_complete = self.phase == Phase::Advancing && end >= self.body_start + self.resource.length;
+        if segment.flags().contains(Flags::FIN) && !is_complete {
             self.give_up(CloseReason::Closed);
         }
     }

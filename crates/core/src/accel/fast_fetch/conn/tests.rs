@@ -17,7 +17,7 @@ struct Played {
 }
 
 const LENGTH: u64 = 10_000_000;
-const OWN: u32 = u32::MAX - 20;
+const CLIENT_ISN: u32 = u32::MAX - 20;
 
 fn key() -> Key {
     Key::new(([10, 1, 0, 2], 24_000).into(), ([192, 0, 2, 1], 80).into()).unwrap()
@@ -37,10 +37,10 @@ fn body(offset: u64, length: usize) -> Vec<u8> {
 }
 
 fn want(offset: u64, length: u64) -> FetchRequest {
-    let stretch = PosRange::new((7 << 32) + offset, (7 << 32) + offset + length);
+    let range = PosRange::new((7 << 32) + offset, (7 << 32) + offset + length);
     FetchRequest {
         flow: 3,
-        range: stretch,
+        range,
         source: ResourceOffset { resource: resource(), offset },
         server: key().destination(),
     }
@@ -49,8 +49,14 @@ fn want(offset: u64, length: u64) -> FetchRequest {
 impl Played {
     fn new(isn: u32) -> Self {
         let beat = Duration::from_millis(4);
-        let conn =
-            MirroredConn::new(&FastFetchOptions::DEFAULT, Instant::ZERO, key(), Seq::new(OWN), resource(), beat);
+        let conn = MirroredConn::new(
+            &FastFetchOptions::DEFAULT,
+            Instant::ZERO,
+            key(),
+            Seq::new(CLIENT_ISN),
+            resource(),
+            beat,
+        );
         Self { conn, isn, now: Instant::ZERO }
     }
 
@@ -58,19 +64,19 @@ impl Played {
     fn walking(isn: u32, follow: u64) -> Self {
         let mut played = Self::new(isn);
         played.accept();
-        played.say(1, &head("\"a\"", LENGTH));
+        played.server_sends(1, &head("\"a\"", LENGTH));
         played.conn.follow(played.now, follow);
         assert_eq!(played.conn.phase, Phase::Advancing);
-        played.said();
+        played.sent_to_server();
         played
     }
 
     /// The server sends this, at this distance from its SYN.
-    fn say(&mut self, at: u64, payload: &[u8]) {
-        self.say_with(at, Flags::ACK, self.conn.next_seq(), payload);
+    fn server_sends(&mut self, at: u64, payload: &[u8]) {
+        self.server_sends_with(at, Flags::ACK, self.conn.next_seq(), payload);
     }
 
-    fn say_with(&mut self, at: u64, flags: Flags, ack: Seq, payload: &[u8]) {
+    fn server_sends_with(&mut self, at: u64, flags: Flags, ack: Seq, payload: &[u8]) {
         let seq = Seq::new(self.isn.wrapping_add(at as u32));
         let plain = NewSegment::data(&key().reversed(), seq, ack, 1000, None, payload);
         let packet = NewSegment { flags, ..plain }.emit().unwrap();
@@ -80,12 +86,12 @@ impl Played {
     /// The server's SYN.
     fn accept(&mut self) {
         self.pass(100);
-        self.say_with(0, Flags::SYN | Flags::ACK, Seq::new(OWN).plus(1), &[]);
+        self.server_sends_with(0, Flags::SYN | Flags::ACK, Seq::new(CLIENT_ISN).plus(1), &[]);
     }
 
     /// Bytes of the body.
-    fn give(&mut self, offset: u64, length: usize) {
-        self.say(1 + head("\"a\"", LENGTH).len() as u64 + offset, &body(offset, length));
+    fn feed_body(&mut self, offset: u64, length: usize) {
+        self.server_sends(1 + head("\"a\"", LENGTH).len() as u64 + offset, &body(offset, length));
     }
 
     fn pass(&mut self, millis: u64) {
@@ -99,7 +105,7 @@ impl Played {
     }
 
     /// What was sent to the server: flags, the acknowledged offset of the body, and the payload's length.
-    fn said(&mut self) -> Vec<(Flags, i64, usize)> {
+    fn sent_to_server(&mut self) -> Vec<(Flags, i64, usize)> {
         let base = Seq::new(self.isn).plus(1 + head("\"a\"", LENGTH).len() as u32);
         let read = |packet: Vec<u8>| {
             let segment = Segment::parse(&packet).unwrap();
@@ -110,29 +116,29 @@ impl Played {
     }
 
     fn acked(&mut self) -> i64 {
-        self.said().into_iter().map(|(_, acked_offset, _)| acked_offset).max().unwrap_or(-1)
+        self.sent_to_server().into_iter().map(|(_, acked_offset, _)| acked_offset).max().unwrap_or(-1)
     }
 }
 
 #[test]
 fn after_the_head_it_advances_as_far_as_the_flow_has_come() {
     let mut played = Played::new(1000);
-    assert_eq!(played.said(), [(Flags::SYN, -1, 0)]);
+    assert_eq!(played.sent_to_server(), [(Flags::SYN, -1, 0)]);
     played.accept();
     let request = "GET /film HTTP/1.1\r\nHost: here\r\n\r\n";
-    let sent = played.said();
+    let sent = played.sent_to_server();
     assert!(matches!(sent[..], [(_, _, length)] if length == request.len()), "{sent:?}");
     let head = head("\"a\"", LENGTH);
-    played.say(1, &head[..20]);
-    played.say(21, &head[20..]);
-    assert_eq!(played.said().last().map(|sent| sent.1), Some(0), "it is read in order");
+    played.server_sends(1, &head[..20]);
+    played.server_sends(21, &head[20..]);
+    assert_eq!(played.sent_to_server().last().map(|sent| sent.1), Some(0), "it is read in order");
     played.conn.follow(played.now, 500_000);
     played.pass(40);
     let first = played.acked();
     assert!((20_000..50_000).contains(&first), "{first}: two segments each 4 ms");
     for step in 0..100 {
         // The server keeps up.
-        played.give(500_000 + step * 1400, 1400);
+        played.feed_body(500_000 + step * 1400, 1400);
         played.pass(10);
     }
     assert_eq!(played.acked(), 500_000, "and not beyond the flow");
@@ -142,9 +148,9 @@ fn after_the_head_it_advances_as_far_as_the_flow_has_come() {
 fn a_lost_syn_is_retransmitted_up_to_three_times() {
     let mut played = Played::new(1000);
     played.pass(999);
-    assert_eq!(played.said().len(), 1);
+    assert_eq!(played.sent_to_server().len(), 1);
     played.pass(5001);
-    let sent = played.said();
+    let sent = played.sent_to_server();
     assert_eq!(sent.iter().filter(|(flags, ..)| *flags == Flags::SYN).count(), 2);
     assert_eq!(played.conn.close_reason(), Some(CloseReason::NoResponse));
     assert_eq!(played.conn.deadline(), None);
@@ -154,10 +160,10 @@ fn a_lost_syn_is_retransmitted_up_to_three_times() {
 fn a_lost_request_is_retransmitted() {
     let mut played = Played::new(1000);
     played.accept();
-    played.said();
+    played.sent_to_server();
     played.pass(1000);
-    assert!(matches!(played.said()[..], [(_, _, length)] if length > 20));
-    played.say(1, &head("\"a\"", LENGTH));
+    assert!(matches!(played.sent_to_server()[..], [(_, _, length)] if length > 20));
+    played.server_sends(1, &head("\"a\"", LENGTH));
     assert_eq!(played.conn.phase, Phase::Advancing);
 }
 
@@ -177,7 +183,7 @@ fn a_response_that_differs_from_the_flows_closes_it() {
         let mut played = Played::new(1000);
         played.accept();
         for (at, piece) in head.chunks(1400).enumerate() {
-            played.say(1 + at as u64 * 1400, piece);
+            played.server_sends(1 + at as u64 * 1400, piece);
         }
         assert_eq!(
             played.conn.close_reason(),
@@ -186,7 +192,7 @@ fn a_response_that_differs_from_the_flows_closes_it() {
             String::from_utf8_lossy(&head[..20])
         );
         assert!(
-            played.said().last().is_some_and(|(flags, ..)| flags.contains(Flags::RST)),
+            played.sent_to_server().last().is_some_and(|(flags, ..)| flags.contains(Flags::RST)),
             "the server gets a reset"
         );
     }
@@ -199,16 +205,16 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_arrived() {
         let mut played = Played::walking(isn, 100_000);
         played.conn.request(played.now, want(100_000, 2000)).unwrap();
         played.conn.follow(played.now, 100_000);
-        played.give(99_000, 1000);
+        played.feed_body(99_000, 1000);
         played.pass(140);
         assert_eq!(played.acked(), 100_000);
         played.pass(250);
-        let pleas = played.said();
+        let pleas = played.sent_to_server();
         assert_eq!(pleas.len(), 4, "after the guard: {pleas:?}");
         assert!(pleas.iter().all(|(_, acked_offset, _)| *acked_offset == 100_000));
-        played.give(101_400, 1400);
+        played.feed_body(101_400, 1400);
         assert_eq!(played.conn.outputs.fetched.len(), 0, "a part of it");
-        played.give(100_000, 1400);
+        played.feed_body(100_000, 1400);
         let ConnOutputs { packets, fetched: got, returned: back } = played.conn.drain();
         assert_eq!((packets.len(), back.len()), (0, 0), "the flow itself has not come further");
         assert_eq!(
@@ -218,7 +224,7 @@ fn a_wanted_byte_is_not_acknowledged_before_it_has_arrived() {
                 start: (7 << 32) + 100_000,
                 bytes: body(100_000, 2000),
                 latency: None,
-                is_late: false
+                is_overdue: false
             }]
         );
         played.conn.follow(played.now, 300_000);
@@ -232,10 +238,10 @@ fn a_part_that_has_arrived_is_acknowledged_so_that_the_rest_follows() {
     let mut played = Played::walking(1000, 100_000);
     played.conn.request(played.now, want(100_000, 2000)).unwrap();
     played.pass(400);
-    played.said();
-    played.give(100_000, 1352);
+    played.sent_to_server();
+    played.feed_body(100_000, 1352);
     assert_eq!(played.acked(), 101_352);
-    played.give(101_352, 1400);
+    played.feed_body(101_352, 1400);
     assert_eq!(played.conn.outputs.fetched.len(), 1);
 }
 
@@ -248,7 +254,7 @@ fn ranges_that_do_not_come_in_time_are_returned() {
     for _ in 0..30 {
         played.pass(100);
         // It responds, and delivers nothing of what is wanted.
-        played.give(50_000, 1400);
+        played.feed_body(50_000, 1400);
     }
     assert_eq!(played.conn.outputs.returned, [want(10_000, 1400)]);
     assert_eq!(played.conn.close_reason(), None);
@@ -263,10 +269,10 @@ fn a_server_that_does_not_keep_up_is_probed_and_slowed_down() {
     let before = played.conn.pacer.step_bytes();
     // The server has sent less than that.
     played.pass(400);
-    let question = played.said().into_iter().any(|(_, acked_offset, _)| acked_offset > 100_000);
+    let question = played.sent_to_server().into_iter().any(|(_, acked_offset, _)| acked_offset > 100_000);
     assert!(question && played.conn.probes > 0);
-    played.give(60_000, 0);
-    assert_eq!(played.said().last().map(|sent| sent.1), Some(60_000), "it goes on from there");
+    played.feed_body(60_000, 0);
+    assert_eq!(played.sent_to_server().last().map(|sent| sent.1), Some(60_000), "it goes on from there");
     assert!(played.conn.pacer.step_bytes() < before);
     assert_eq!(played.conn.probes, 0);
 }
@@ -287,13 +293,13 @@ fn a_reset_or_a_close_returns_the_wanted_ranges() {
         let mut played = Played::walking(1000, 10_000);
         played.conn.request(played.now, want(10_000, 1400)).unwrap();
         let at = played.conn.acked - position_of(Seq::new(1000));
-        played.say_with(at, flags, played.conn.next_seq(), &[]);
+        played.server_sends_with(at, flags, played.conn.next_seq(), &[]);
         assert_eq!(played.conn.close_reason(), Some(CloseReason::Closed), "{flags:?}");
         assert_eq!(played.conn.outputs.returned, [want(10_000, 1400)]);
     }
     let mut played = Played::walking(1000, 10_000);
-    played.say_with(1 << 30, Flags::RST, Seq::default(), &[]);
-    played.say_with(5, Flags::RST | Flags::ACK, Seq::new(77), &[]);
+    played.server_sends_with(1 << 30, Flags::RST, Seq::default(), &[]);
+    played.server_sends_with(5, Flags::RST | Flags::ACK, Seq::new(77), &[]);
     assert_eq!(played.conn.close_reason(), None, "a reset with unknown numbers is ignored");
 }
 
@@ -348,7 +354,7 @@ fn whatever_a_server_sends_no_wanted_byte_is_acknowledged_and_memory_is_bounded(
             let at = if draw(2) == 0 { draw(1 << 32) } else { draw(20_000) };
             let bytes = vec![draw(256) as u8; draw(1500) as usize];
             let flags = flags[draw(4) as usize];
-            played.say_with(at, flags, ack, &bytes);
+            played.server_sends_with(at, flags, ack, &bytes);
             played.pass(draw(300));
             let offset = played.conn.offset() + draw(30_000);
             let length = 1 + draw(3000);
@@ -390,7 +396,7 @@ fn a_long_request_is_sent_in_segments() {
         &FastFetchOptions::DEFAULT,
         Instant::ZERO,
         key(),
-        Seq::new(OWN),
+        Seq::new(CLIENT_ISN),
         resource,
         Duration::from_millis(4),
     );
@@ -398,7 +404,7 @@ fn a_long_request_is_sent_in_segments() {
     let sizes: Vec<usize> = played.conn.outputs.packets.iter().map(Vec::len).collect();
     assert!(sizes.len() >= 4 && sizes.iter().all(|size| *size <= 1500), "{sizes:?}");
     // A piece of it has come.
-    played.say_with(1, Flags::ACK, Seq::new(OWN).plus(1).plus(SEGMENT.into()), &[]);
-    played.say(1, &head("\"a\"", LENGTH));
+    played.server_sends_with(1, Flags::ACK, Seq::new(CLIENT_ISN).plus(1).plus(SEGMENT.into()), &[]);
+    played.server_sends(1, &head("\"a\"", LENGTH));
     assert_eq!(played.conn.phase, Phase::Advancing);
 }

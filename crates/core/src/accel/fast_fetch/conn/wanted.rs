@@ -52,13 +52,19 @@ impl WantedRanges {
 
     /// The complete ranges, and since when they were wanted.
     pub(super) fn take_complete(&mut self) -> Vec<(FetchedRange, Instant)> {
-        let is_whole = |entry: &mut WantedRange| entry.received.run_from(entry.range.start) >= entry.range.end;
-        let whole = self.0.extract_if(.., is_whole);
-        whole
+        let is_complete = |entry: &mut WantedRange| entry.received.run_from(entry.range.start) >= entry.range.end;
+        let complete = self.0.extract_if(.., is_complete);
+        complete
             .map(|entry| {
-                let FetchRequest { flow, range: stretch, .. } = entry.request;
+                let FetchRequest { flow, range: fetched, .. } = entry.request;
                 (
-                    FetchedRange { flow, start: stretch.start, bytes: entry.bytes, latency: None, is_late: false },
+                    FetchedRange {
+                        flow,
+                        start: fetched.start,
+                        bytes: entry.bytes,
+                        latency: None,
+                        is_overdue: false,
+                    },
                     entry.since,
                 )
             })
@@ -66,7 +72,7 @@ impl WantedRanges {
     }
 
     /// Those that did not come in time.
-    pub(super) fn take_late(&mut self, now: Instant) -> Vec<FetchRequest> {
+    pub(super) fn take_overdue(&mut self, now: Instant) -> Vec<FetchRequest> {
         self.0.extract_if(.., |entry| entry.until <= now).map(|entry| entry.request).collect()
     }
 

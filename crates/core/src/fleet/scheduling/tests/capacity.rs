@@ -3,7 +3,7 @@
 use super::*;
 
 fn reservation_of(world: &World, edge: &str) -> Bitrate {
-    world.machine.reply_for(&name(edge)).assignment.map_or(Bitrate::ZERO, |it| it.reservation)
+    world.machine.reply_for(&name(edge)).assignment.map_or(Bitrate::ZERO, |assignment| assignment.reservation)
 }
 
 #[test]

@@ -94,8 +94,8 @@ fn the_edge_with_the_largest_claim_on_an_unknown_relay_is_removed_when_it_appear
         assert!(world.report(edge, report_held(rate)).assignment.is_some());
     }
     world.heartbeat("fra", heartbeat(100, 10));
-    let have = ["liar", "a", "b", "c"].map(|edge| world.relay_of(edge).is_some());
-    assert_eq!(have, [false, true, true, true]);
+    let have_relay = ["liar", "a", "b", "c"].map(|edge| world.relay_of(edge).is_some());
+    assert_eq!(have_relay, [false, true, true, true]);
 }
 
 #[test]

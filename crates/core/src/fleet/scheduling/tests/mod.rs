@@ -170,7 +170,7 @@ impl World {
     }
 
     pub(super) fn relay_of(&self, edge: &str) -> Option<String> {
-        self.machine.reply_for(&name(edge)).assignment.map(|it| it.relay.to_string())
+        self.machine.reply_for(&name(edge)).assignment.map(|assignment| assignment.relay.to_string())
     }
 
     fn reason(&self, edge: &str) -> Option<NoRelayReason> {
@@ -474,8 +474,12 @@ fn a_scheduler_that_lost_its_state_recovers_it_within_two_heartbeats() {
     let assignments: Vec<Option<CurrentAssignment>> = edges
         .iter()
         .map(|(edge, _)| {
-            let had = world.machine.reply_for(&name(edge)).assignment?;
-            Some(CurrentAssignment { relay: had.relay, reservation: had.reservation, version: had.version })
+            let assignment = world.machine.reply_for(&name(edge)).assignment?;
+            Some(CurrentAssignment {
+                relay: assignment.relay,
+                reservation: assignment.reservation,
+                version: assignment.version,
+            })
         })
         .collect();
     assert!(assignments.iter().all(Option::is_some));

@@ -123,15 +123,16 @@ impl History {
         assert!(self.problems.len() <= 1, "more than one matching is being solved");
         let mut seen = 0;
         for (relay, claims) in self.scheduler.placements.claims() {
-            let of = |edge: &Name| self.scheduler.placements.get(edge).unwrap();
-            let at = |edge: &&Name| of(edge).placement.as_ref().is_some_and(|placement| placement.relay == *relay);
+            let state_of = |edge: &Name| self.scheduler.placements.get(edge).unwrap();
+            let at =
+                |edge: &&Name| state_of(edge).placement.as_ref().is_some_and(|placement| placement.relay == *relay);
             assert!(claims.edges.iter().all(|edge| at(&edge)), "{relay}: has an edge that is not placed there");
-            let sum = claims.edges.iter().fold(Load::default(), |sum, edge| sum.plus(of(edge).load()));
+            let sum = claims.edges.iter().fold(Load::default(), |sum, edge| sum.plus(state_of(edge).load()));
             assert_eq!(claims.load, sum, "{relay}");
             let reserved = claims
                 .edges
                 .iter()
-                .filter_map(|edge| of(edge).placement.as_ref())
+                .filter_map(|edge| state_of(edge).placement.as_ref())
                 .map(|placement| placement.reservation);
             let capacity =
                 RELAYS.iter().find(|(name, _)| *name == relay.as_str()).map(|(_, capacity)| mbps(*capacity));

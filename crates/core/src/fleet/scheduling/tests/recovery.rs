@@ -29,7 +29,7 @@ fn report_held(relay: &str, rate: u64) -> Report {
 }
 
 fn reservation_of(world: &World, edge: &str) -> Option<Bitrate> {
-    world.machine.reply_for(&name(edge)).assignment.map(|it| it.reservation)
+    world.machine.reply_for(&name(edge)).assignment.map(|assignment| assignment.reservation)
 }
 
 #[test]
@@ -56,8 +56,8 @@ fn a_relay_is_requested_once_to_report_its_reservations_and_keeps_them_until_the
         &[("fra", Heartbeat { seen_version: reply.version, ..heartbeat(100, 100) })],
         &[],
     );
-    let later = world.heartbeat("fra", Heartbeat { seen_version: reply.version, ..heartbeat(100, 100) });
-    assert_eq!(later.reservations, Some(vec![]));
+    let second_reply = world.heartbeat("fra", Heartbeat { seen_version: reply.version, ..heartbeat(100, 100) });
+    assert_eq!(second_reply.reservations, Some(vec![]));
     assert_eq!(world.free_capacity("fra"), mbps(100));
 }
 

@@ -40,8 +40,9 @@ fn a_new_leader_restores_all_assignments() {
     assert_eq!(other.edge_summaries().len(), 3);
     for edge in edges {
         let (was, is) = (world.machine.reply_for(&name(edge)), other.reply_for(&name(edge)));
-        let assignment_of =
-            |reply: AssignmentReply| reply.assignment.map(|it| (it.relay, it.reservation, it.version));
+        let assignment_of = |reply: AssignmentReply| {
+            reply.assignment.map(|assignment| (assignment.relay, assignment.reservation, assignment.version))
+        };
         assert_eq!(assignment_of(is), assignment_of(was), "{edge}");
     }
     // A relay that failed together with the previous leader expires as usual.

@@ -78,16 +78,16 @@ impl Endpoint {
                 _ => {}
             }
         }
-        let has = |flag| flags & flag != 0;
+        let has_flag = |flag| flags & flag != 0;
         Some(Self {
             id,
             address: address?,
             port,
             interface: link,
-            signal: has(SIGNAL),
-            subflow: has(SUBFLOW),
-            backup: has(BACKUP),
-            fullmesh: has(FULLMESH),
+            signal: has_flag(SIGNAL),
+            subflow: has_flag(SUBFLOW),
+            backup: has_flag(BACKUP),
+            fullmesh: has_flag(FULLMESH),
         })
     }
 
