@@ -26,7 +26,7 @@ pub enum AccelError {
     #[error("{0}")]
     Unsupported(String),
     /// The kernel refuses a call.
-    #[error("{what}: {error}")]
+    #[error("{operation}: {error}")]
     Kernel {
         /// What was attempted.
         operation: String,

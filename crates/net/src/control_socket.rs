@@ -196,7 +196,7 @@ pub enum ControlError {
         error: io::Error,
     },
     /// A process listens, and this user may not connect.
-    #[error("{}: not permitted: run this command as root, or as the user that `{who}` runs as", socket.display())]
+    #[error("{}: not permitted: run this command as root, or as the user that `{daemon_command}` runs as", socket.display())]
     NotPermitted {
         /// The command that starts the daemon.
         daemon_command: &'static str,
@@ -207,7 +207,7 @@ pub enum ControlError {
     #[error("`{0}` has ended")]
     Ended(&'static str),
     /// No response arrived, or it is not valid.
-    #[error("{}: `{who}` does not answer: {error}", socket.display())]
+    #[error("{}: `{daemon_command}` does not answer: {error}", socket.display())]
     NoResponse {
         /// The command that starts the daemon.
         daemon_command: &'static str,

@@ -13,13 +13,13 @@ pub enum PathsError {
     #[error("this kernel has no MPTCP path manager ({0}); it needs Linux 5.19 or newer with CONFIG_MPTCP")]
     NoMptcp(io::Error),
     /// CAP_NET_ADMIN is missing.
-    #[error("{what}: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)")]
+    #[error("{operation}: not permitted: needs CAP_NET_ADMIN (or `--dry-run`, which changes nothing)")]
     NotPermitted {
         /// The attempted operation.
         operation: String,
     },
     /// A request to the kernel failed.
-    #[error("{what}: {error}")]
+    #[error("{operation}: {error}")]
     Kernel {
         /// The operation.
         operation: &'static str,

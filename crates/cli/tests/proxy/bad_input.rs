@@ -98,7 +98,7 @@ fn a_server_without_ranges_is_played_over_the_best_link_and_the_status_says_why(
         if !request.over_wifi() {
             std::thread::sleep(Duration::from_millis(500));
         }
-        served.whole()
+        served.full_response()
     });
     let proxy = Proxy::with_prefix(network.client_prefix(), &["--metered", "use"]);
     let got = proxy.get(&server.url("/film"), &[]);

@@ -82,7 +82,7 @@ pub enum StoreError {
     },
     /// The name of the unfinished file or journal is taken by a file that marline did not write.
     #[error(
-        "{}: {what}, and marline does not overwrite it; move it away, or choose another name with -o", part.display()
+        "{}: {reason}, and marline does not overwrite it; move it away, or choose another name with -o", part.display()
     )]
     ForeignFile {
         /// The path that is taken.
@@ -137,7 +137,7 @@ pub enum StoreError {
         why: io::Error,
     },
     /// Any other error of the system.
-    #[error("{path}: {what} failed: {why}")]
+    #[error("{path}: {operation} failed: {why}")]
     Io {
         /// The file.
         path: PathBuf,
@@ -186,7 +186,7 @@ pub enum StoreError {
         first: u64,
     },
     /// The file does not have the expected checksum.
-    #[error("{path}: checksum mismatch: {name} is {got}, expected {want}; {kept}")]
+    #[error("{path}: checksum mismatch: {name} is {got}, expected {want}; {location}")]
     ChecksumMismatch {
         /// Path of the complete file.
         path: PathBuf,

@@ -80,7 +80,7 @@ pub enum GatewayError {
     #[error("--lan: {0}")]
     Host(PathsError),
     /// The kernel refused a socket, rule or route.
-    #[error("--lan: {what}: {error}")]
+    #[error("--lan: {object}: {error}")]
     Kernel {
         /// The refused object.
         object: &'static str,

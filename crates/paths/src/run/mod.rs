@@ -95,7 +95,7 @@ pub enum RunError {
     )]
     NoSeccomp(io::Error),
     /// Any other error.
-    #[error("{what}: {why}")]
+    #[error("{operation}: {why}")]
     Io {
         /// The failed operation.
         operation: &'static str,

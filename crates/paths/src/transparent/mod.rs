@@ -129,7 +129,7 @@ pub enum ForwardError {
     #[error("--transparent: nft: {0}")]
     Nft(String),
     /// The kernel refused a socket.
-    #[error("--transparent: {what}: {error}")]
+    #[error("--transparent: {object}: {error}")]
     Socket {
         /// The refused object.
         object: &'static str,
