@@ -5,9 +5,9 @@
 //!    All measurements of the path are discarded, and so are those of the host for the link ([`Link::on_recovery`])
 //!    and trials that compared the link with others.
 //! 2. While a link is down or its path is unresponsive, no samples are taken.
-//! 3. A recovered path is neither judged nor left out before it has carried data for [`JUDGE_AFTER`](super::path::JUDGE_AFTER). This time
-//!    begins with its first sample, because the sender may first have to deliver data that it has queued for other
-//!    subflows.
+//! 3. A recovered path is neither judged nor left out before it has carried data for
+//!    [`JUDGE_AFTER`](super::path::JUDGE_AFTER). This time begins with its first sample, because the sender may first
+//!    have to deliver data that it has queued for other subflows.
 //! 4. When a link goes down, subflows over which this host sends are destroyed, so that their data goes over the
 //!    other subflows at once. A subflow over which the peer sends stays until a new one has carried data. When the
 //!    link recovers, a new subflow replaces it: the peer sends nothing over the old one until its retransmission

@@ -8,8 +8,8 @@
 //!    at least 50 ms.
 //! 3. A time in which nothing arrived on any path says nothing about links: the application had nothing to send, or
 //!    the path is dead, which is detected separately (see [`super::liveness`]).
-//! 4. During the drain of another path and while a window opens, samples are discarded ([`SAMPLE_HOLDOFF`](super::path::SAMPLE_HOLDOFF)). The
-//!    literal eMPTCP policy does not do so.
+//! 4. During the drain of another path and while a window opens, samples are discarded
+//!    ([`SAMPLE_HOLDOFF`](super::path::SAMPLE_HOLDOFF)). The literal eMPTCP policy does not do so.
 //! 5. A subflow that received nothing for long after it was requested to carry data may deliver data all at once
 //!    that waited behind a lost packet ([`Subflow::is_late_start`]). Its first poll with bytes only starts the
 //!    clock.

@@ -8,8 +8,8 @@
 //! Therefore:
 //!
 //! 1. A link whose rate is below a limit, as a share of the fastest one's, adds nothing to a set. The limit comes
-//!    from trials, and is a seventh without them (see [`super::trial_cache`]). Energy alone would leave such a link
-//!    out at about the same limit (the LTE-only threshold of `emptcp-s3` is 0.14 to 0.17 of LTE's rate).
+//!    from trials, and is a seventh without them (see [`super::super::trial_cache`]). Energy alone would leave such a
+//!    link out at about the same limit (the LTE-only threshold of `emptcp-s3` is 0.14 to 0.17 of LTE's rate).
 //! 2. What the fast path can carry alone is unknown while a slow one holds it up. If the slow paths carry less than
 //!    a fifth, or all paths carry less than the best one did alone, the fast path is tried alone ([`TRIAL_TIME`]).
 //!    If it then carries [`MIN_SOLO_GAIN`] of what all carried (with the goal of throughput: as much), the slow
