@@ -26,7 +26,7 @@ use core::time::Duration;
 use crate::fetch::MeteredUse;
 use crate::units::{Bitrate, DataSize, Instant};
 
-/// Link statistics and host affinities; see the [module documentation](self).
+/// Link statistics and host affinities.
 #[derive(Debug, Default)]
 pub struct LinkSelector {
     links: BTreeMap<String, LinkStats>,

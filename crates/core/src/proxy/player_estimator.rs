@@ -18,7 +18,7 @@ use crate::playback::{BufferThresholds, MediaProfile, Player, PlayerState};
 use crate::stream::PlayerInput;
 use crate::units::{DataSize, Duration, Instant, Ratio};
 
-/// Model of one player; see the [module documentation](self).
+/// Model of one player.
 #[derive(Debug, Default)]
 pub struct PlayerEstimator {
     source: Option<&'static str>,

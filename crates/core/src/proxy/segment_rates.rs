@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use crate::predict::Forecast;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
-/// Link rates of one player; see the [module documentation](self).
+/// Link rates of one player.
 #[derive(Debug, Default)]
 pub struct SegmentRates {
     links: BTreeMap<String, LinkRate>,

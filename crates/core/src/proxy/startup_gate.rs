@@ -54,7 +54,7 @@ impl core::str::FromStr for StartMode {
     }
 }
 
-/// The startup gate of one session; see the [module documentation](self).
+/// The startup gate of one session.
 #[derive(Debug)]
 pub struct StartupGate {
     state: GateState,

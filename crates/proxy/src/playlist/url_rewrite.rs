@@ -19,7 +19,7 @@ pub(crate) struct RewriteContext {
     pub(crate) player_url: Url,
     /// The text before a URL at the proxy: `http://127.0.0.1:8480/`.
     pub(crate) proxy_prefix: String,
-    /// The mark before URLs that the playlist names ([`marks`](super::marks)).
+    /// The mark before URLs that the playlist names ([`marks`]).
     pub(crate) mark: &'static str,
     /// The host that the player itself has named, whose URLs need no mark; `None`: a playlist has named it.
     pub(crate) unmarked_host: Option<String>,
