@@ -1,4 +1,4 @@
-//! Inputs and outputs of the [`Fetch`](super::Fetch) machine, and the values they consist of.
+//! Inputs and outputs of the [`Fetch`](super::Fetch) machine. The values that they consist of are in `http`.
 //!
 //! Payload never passes here: the driver reads bytes from a connection and stores them at their offset, and the machine
 //! receives their number. Inputs and outputs are plain values that a decision log can store.

@@ -54,7 +54,6 @@ mod link_health;
 mod link_share;
 mod links;
 mod metering;
-mod mirror_list;
 mod mirrors;
 mod notice;
 mod parallelism;
@@ -80,7 +79,6 @@ mod thesis_sizing;
 mod token_bucket;
 mod transfers;
 mod validators;
-mod verification;
 mod version_check;
 mod water_filling;
 

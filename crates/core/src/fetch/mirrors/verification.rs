@@ -7,9 +7,9 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::coverage::Coverage;
-use super::range_set::RangeSet;
-use super::{ByteRange, DigestScope, UrlId};
+use crate::fetch::coverage::Coverage;
+use crate::fetch::range_set::RangeSet;
+use crate::fetch::{ByteRange, DigestScope, UrlId};
 use crate::units::DataSize;
 
 /// What is verified, and what each mirror has delivered.

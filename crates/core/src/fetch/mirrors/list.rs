@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::UrlId;
+use crate::fetch::UrlId;
 
 /// Known mirrors.
 #[derive(Clone, Debug)]
