@@ -1,6 +1,6 @@
 //! Recorded decision logs of all machines that have one: they must replay with the recorded results.
 //!
-//! `tests/replay/*.ndjson` are logs as `--trace` writes them, recorded in virtual time. `results.txt` holds for
+//! `tests/replay/*.ndjson` are logs as `--trace` writes them, recorded in virtual time. `results*.txt` hold for
 //! each of them the number of records, the number of decisions, and a digest of the figures in its decisions. The
 //! digest covers numbers, booleans and packets. It does not cover names, so it stays the same when a field or a
 //! variant is renamed and a script converts the logs.
@@ -17,12 +17,19 @@ use marline_core::accel::{self, Accelerator, Mechanism, Mechanisms, SecondaryLin
 use marline_core::decision_log::{Record, Replayer};
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::fetch::{self, Fetch};
+use marline_core::fleet::Name;
+use marline_core::fleet::fair_share::FairScheduler;
+use marline_core::fleet::live_priority::LivePriority;
+use marline_core::fleet::relay_selection::{self, RelaySelector, SelectorConfig};
+use marline_core::fleet::scheduling::{self, FleetScheduler, SchedulerConfig};
+use marline_core::fleet::udp_link::UdpLinkSelector;
 use marline_core::machine::Machine;
 use marline_core::paths::{self, Paths};
 use marline_core::playback::{BufferThresholds, MediaProfile, Player};
 use marline_core::stream::{self, Stream};
 use marline_core::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 use marline_sim::contract::{ContractChecker, DecisionLog};
+use marline_sim::fleet::histories;
 use marline_sim::http_sim::{Fault, FaultKind, HttpScenario, HttpSim, MachineOutput, PresenceChange};
 use marline_sim::spec::LinkSpec;
 use marline_sim::{accel as packets, mptcp_sim as mptcp};
@@ -40,7 +47,8 @@ struct RecordedLog {
 /// Number of records, number of decisions, and the digest of their figures.
 type ReplayResult = (u64, u64, u64);
 
-const RECORDED_LOGS: [RecordedLog; 5] = [
+/// Logs that `marline replay` reads as well.
+const DRIVER_LOGS: [RecordedLog; 5] = [
     RecordedLog {
         name: "fetch",
         record: || to_ndjson(&record_download()),
@@ -68,10 +76,57 @@ const RECORDED_LOGS: [RecordedLog; 5] = [
     },
 ];
 
+/// Logs of the machines of bonding.
+const FLEET_LOGS: [RecordedLog; 5] = [
+    RecordedLog {
+        name: "relay-selection",
+        record: || to_ndjson(&record_relay_selection()),
+        replay: |name, text| {
+            replay_log(name, text, |(config, saved, start): relay_selection::Config| {
+                RelaySelector::new(config, saved, start)
+            })
+        },
+    },
+    RecordedLog {
+        name: "scheduling",
+        record: || to_ndjson(&record_scheduling()),
+        replay: |name, text| {
+            replay_log(name, text, |(config, epoch, start): scheduling::Config| {
+                FleetScheduler::new(config, epoch, start)
+            })
+        },
+    },
+    RecordedLog {
+        name: "fair-share",
+        record: || to_ndjson(&record_fair_share()),
+        replay: |name, text| replay_log(name, text, FairScheduler::<Name>::new),
+    },
+    RecordedLog {
+        name: "live-priority",
+        record: || to_ndjson(&record_live_priority()),
+        replay: |name, text| replay_log(name, text, |()| LivePriority::default()),
+    },
+    RecordedLog {
+        name: "udp-link",
+        record: || to_ndjson(&record_udp_link()),
+        replay: |name, text| replay_log(name, text, |()| UdpLinkSelector::default()),
+    },
+];
+
 #[test]
 fn recorded_logs_replay_with_the_recorded_result() {
+    check_results(&DRIVER_LOGS, "results.txt");
+}
+
+#[test]
+fn recorded_logs_of_the_fleet_replay_with_the_recorded_result() {
+    check_results(&FLEET_LOGS, "results-fleet.txt");
+}
+
+/// Replays these logs and compares the results with those in this file.
+fn check_results(logs: &[RecordedLog], file: &str) {
     let mut results = String::from("log                records  decisions  digest of figures\n");
-    for RecordedLog { name, record, replay } in &RECORDED_LOGS {
+    for RecordedLog { name, record, replay } in logs {
         let path = log_dir().join(name).with_extension("ndjson");
         if is_update_requested() {
             std::fs::write(&path, record()).expect("a log");
@@ -80,7 +135,7 @@ fn recorded_logs_replay_with_the_recorded_result() {
         let (records, decisions, digest) = replay(name, &text);
         writeln!(results, "{name:16}{records:10}{decisions:11}  {digest:016x}").expect("text");
     }
-    let path = log_dir().join("results.txt");
+    let path = log_dir().join(file);
     if is_update_requested() {
         std::fs::write(&path, &results).expect("the results");
     }
@@ -288,6 +343,42 @@ fn record_accelerated(
     assert!(outcome.defects.is_empty(), "{:?}", outcome.defects);
     assert!(outcome.flows.iter().all(|flow| flow.finished.is_some() && !flow.was_reset), "{:?}", outcome.flows);
     (sim.into_log().expect("there is an accelerator"), undone)
+}
+
+/// The relay selection of an edge with two links, one of them metered at times.
+fn record_relay_selection() -> DecisionLog<relay_selection::Config, RelaySelector> {
+    let start = Instant::from_millis(86_400_000);
+    let config = (SelectorConfig { never_direct: true, ..SelectorConfig::default() }, None, start);
+    let machine = RelaySelector::new(config.0.clone(), None, start);
+    let time = Duration::from_secs(20 * 60);
+    histories::run_selector(ContractChecker::new(config, machine), 1, start, time).into_parts().1
+}
+
+/// A fleet of three relays and eight edges, with drains and changes of the leader.
+fn record_scheduling() -> DecisionLog<scheduling::Config, FleetScheduler> {
+    let (config, start) = (SchedulerConfig::default(), Instant::from_millis(1000));
+    let machine = FleetScheduler::new(config, 1, start);
+    let checked = ContractChecker::new((config, 1, start), machine);
+    histories::run_scheduler(checked, 3, Duration::from_secs(120)).into_parts().1
+}
+
+/// Four edges that share a relay's capacity.
+fn record_fair_share() -> DecisionLog<Option<Bitrate>, FairScheduler<Name>> {
+    let capacity = Some(Bitrate::from_mbps(20));
+    let checked = ContractChecker::new(capacity, FairScheduler::new(capacity));
+    histories::run_fair_share(checked, 1, Duration::from_secs(3)).into_parts().1
+}
+
+/// A live stream beside two bulk flows.
+fn record_live_priority() -> DecisionLog<(), LivePriority> {
+    let checked = ContractChecker::new((), LivePriority::default());
+    histories::run_live_priority(checked, Duration::from_secs(4)).into_parts().1
+}
+
+/// Three links whose rates and states change.
+fn record_udp_link() -> DecisionLog<(), UdpLinkSelector> {
+    let checked = ContractChecker::new((), UdpLinkSelector::default());
+    histories::run_udp_link(checked, 1, Duration::from_secs(900)).into_parts().1
 }
 
 fn to_ndjson<C: Serialize, I: Serialize, O: Serialize>(log: &[Record<C, I, O>]) -> String {

@@ -16,6 +16,7 @@
 //! The model uses only figures from the text of BASS, no measurements of a network.
 
 pub mod churn;
+pub mod histories;
 mod topology;
 
 pub use churn::Churn;
