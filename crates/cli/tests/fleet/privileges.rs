@@ -115,7 +115,7 @@ fn the_accelerator_keeps_only_the_privileges_of_its_unit_in_all_threads() {
     // Its threads start before this message or soon after it.
     let threads =
         |child: &Child| std::fs::read_dir(format!("/proc/{}/task", child.id())).map_or(0, Iterator::count);
-    while !(log_text().contains("Ctrl-C stops it") && threads(&daemon) > 1) && daemon.try_wait().unwrap().is_none()
+    while !(log_text().contains("Ctrl-C to stop") && threads(&daemon) > 1) && daemon.try_wait().unwrap().is_none()
     {
         assert!(begun.elapsed() < TIMEOUT, "{}", log_text());
         std::thread::sleep(std::time::Duration::from_millis(20));
