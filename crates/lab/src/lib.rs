@@ -60,8 +60,7 @@ pub use network::CongestionReport;
 pub use privileges::{Privileges, acquire_privileges};
 pub use run::{CommandRun, Output, Task};
 pub use server::{Payload, TempDir};
-pub use spec::{Congestion, LabSpec, ServerTcp, Service};
-pub use wan_topology::Segment;
+pub use spec::{Congestion, LabSpec, Segment, ServerTcp, Service};
 
 /// The program's name, printed before its messages.
 const NAME: &str = "marline-lab";
