@@ -35,17 +35,8 @@ const RETIRED: &[(&[&str], &str)] = &[
 ];
 
 /// Areas whose language is not revised yet; no other may use a retired word.
-const PENDING: &[&str] = &[
-    "crates/cli/tests/",
-    "crates/lab/",
-    "crates/net/",
-    "crates/paths/",
-    "crates/proxy/",
-    "crates/sim/",
-    "crates/sys/",
-    "docs/",
-    "fuzz/",
-];
+const PENDING: &[&str] =
+    &["crates/net/", "crates/paths/", "crates/proxy/", "crates/sim/", "crates/sys/", "docs/", "fuzz/"];
 
 #[test]
 fn identifiers_comments_and_documentation_use_no_retired_words() {
@@ -53,6 +44,8 @@ fn identifiers_comments_and_documentation_use_no_retired_words() {
     files.push(root().join("README.md"));
     files.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
     files.retain(|file| file.extension().is_some_and(|extension| extension == "rs" || extension == "md"));
+    // This file has the words themselves.
+    files.retain(|file| !file.ends_with("tests/architecture/words.rs"));
     let mut wrong = Vec::new();
     for file in files.iter().filter(|file| !PENDING.iter().any(|area| show(file).starts_with(area))) {
         for (number, line) in read(file).lines().enumerate() {

@@ -257,18 +257,18 @@ impl Server {
         listener: TcpListener,
         handler: impl Fn(&Request) -> Response + Send + Sync + 'static,
     ) -> Self {
-        let desk = Arc::new(ServerState {
+        let state = Arc::new(ServerState {
             handler: Box::new(handler),
             rate_limit: AtomicU64::new(0),
             requests: Mutex::new(Vec::new()),
             sent: Mutex::new(Vec::new()),
             conns: AtomicUsize::new(0),
         });
-        let server = Self { address: listener.local_addr().unwrap(), state: Arc::clone(&desk) };
+        let server = Self { address: listener.local_addr().unwrap(), state: Arc::clone(&state) };
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let desk = Arc::clone(&desk);
-                thread::spawn(move || desk.serve(stream));
+                let state = Arc::clone(&state);
+                thread::spawn(move || state.serve(stream));
             }
         });
         server

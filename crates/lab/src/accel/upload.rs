@@ -37,8 +37,8 @@ pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Downl
     let listener =
         lab.run_at_site(topology::server_place(), listen).map_err(LabError::at_step("listening for an upload"))?;
     let stop = Arc::new(AtomicBool::new(false));
-    let (path, heard) = (payload.path(), Arc::clone(&stop));
-    let reader = std::thread::spawn(move || receive(&listener, &path, zero, &heard));
+    let (path, stop_requested) = (payload.path(), Arc::clone(&stop));
+    let reader = std::thread::spawn(move || receive(&listener, &path, zero, &stop_requested));
     let mut command = Command::new("curl");
     command.args(["-sS", "--http1.1", "-H", "Expect:", "-T"]).arg(payload.path());
     command.arg(format!("http://{address}:{PORT}/upload"));
