@@ -3,20 +3,21 @@
 use std::path::Path;
 
 use marline_net::links::Interface;
-use marline_net::printable::printable;
 use marline_paths::doctor::{self, Report, RequestedLink, Severity};
+use marline_terminal::check_list::{self, Finding};
 
-use super::args::LinkOption;
-use super::{print_notice, print_result, to_json};
+use super::print_notice;
+use super::run::{configured_links, configured_scope};
+use crate::args::{JsonArgs, LinkOption};
 use crate::{CliError, ConfigFile, energy};
 
 /// Checks the host for a run with this configuration. Fails if `marline paths run` would reject the configuration.
-pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), CliError> {
+pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, format: JsonArgs) -> Result<(), CliError> {
     energy::select_model(None, file.energy_model.as_deref())?;
-    file.paths.forward_scope()?;
+    configured_scope(&file.paths)?;
     let expected_link =
         |option: LinkOption| RequestedLink { name: option.link.name, is_optional: option.is_optional };
-    let expected_links = file.paths.link_options().map(expected_link).collect();
+    let expected_links = configured_links(&file.paths).map(expected_link).collect();
     let servers: Vec<_> = probe
         .iter()
         .map(|server| doctor::resolve_server(server))
@@ -36,24 +37,26 @@ pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: boo
         }
     }
     let report = doctor::examine_host(&facts, &probe_results);
-    print_result(&if json { to_json(&report)? } else { render(&report) })?;
+    format.print(&report, render)?;
     if report.ok { Ok(()) } else { Err(CliError::without_message(CliError::FAILED)) }
 }
 
 fn render(report: &Report) -> String {
-    let mut text = String::new();
-    let width = report.findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);
-    for finding in &report.findings {
-        let mark = match finding.severity {
-            Severity::Ok => "ok   ",
-            Severity::Note => "note ",
-            Severity::Blocks => "WRONG",
-        };
-        text += &format!("{mark}  {:<width$}  {}\n", finding.name, printable(&finding.message));
-        if !finding.remedy.is_empty() {
-            text += &format!("{:width$}  remedy: {}\n", "", printable(&finding.remedy), width = width + 7);
-        }
-    }
+    let findings: Vec<Finding<'_>> = report
+        .findings
+        .iter()
+        .map(|finding| Finding {
+            severity: match finding.severity {
+                Severity::Ok => check_list::Severity::Ok,
+                Severity::Note => check_list::Severity::Note,
+                Severity::Blocks => check_list::Severity::Wrong,
+            },
+            name: finding.name,
+            message: &finding.message,
+            remedy: &finding.remedy,
+        })
+        .collect();
+    let mut text = check_list::render(&findings);
     let mut probes = report.findings.iter().filter(|finding| finding.name == "probe").peekable();
     let is_probe_unsuccessful = probes.peek().is_some() && probes.all(|finding| finding.severity != Severity::Ok);
     text += if report.ok && is_probe_unsuccessful {
