@@ -1,127 +1,141 @@
-//! Command line of `marline`: the top-level command, its subcommands and value parsers that several of them use.
+//! Options that several commands have. Each is declared once, here; a command flattens the struct.
 //!
-//! Parsing yields a [`Cli`] whose values are valid, or a [`CliError`] with a one-line message.
-//!
-//! 1. Every value with a dimension carries its unit (`20Mbit/s`, `50ms`, `500KiB`).
-//! 2. Options that may hold a secret (`--user`, `-H`, a URL) are taken as plain text here and parsed by
-//!    [`get`](crate::get), because clap repeats a rejected value in its message.
-//! 3. No file is read or opened here.
+//! If an option means something more special in one command, that command replaces the help text (`mut_arg`), not the option.
+//! Options for certificates of a fleet are in `credentials`.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::Args;
 use marline_core::fetch::MeteredUse;
 use marline_core::units::parse_duration;
+use marline_net::links::{LinkArg, ParseLinkArgError};
+use serde::Serialize;
 
 use crate::CliError;
+use crate::output::{print_result, to_json};
 
-/// Makes several network links behave as one good link.
-#[derive(Debug, Parser)]
-#[command(name = "marline", version, max_term_width = 100, subcommand_required = true, after_help = AFTER_HELP)]
-pub struct Cli {
-    /// Read this configuration file instead of ~/.config/marline/marline.toml.
-    #[arg(long, global = true, value_name = "FILE", display_order = 900)]
-    pub config: Option<PathBuf>,
-    /// The subcommand.
-    #[command(subcommand)]
-    pub command: Command,
+/// Links of a download or a proxy.
+#[derive(Clone, Debug, Args)]
+pub struct LinkArgs {
+    /// Use only this link; repeat for more [default: all working links].
+    #[arg(long, value_name = "IFACE[,…]")]
+    pub link: Vec<LinkArg>,
+    /// Whether links below a VPN are used.
+    #[command(flatten)]
+    pub vpn: VpnArgs,
+    /// Use of metered links: avoid (only if all others have failed), use, or never [default: avoid].
+    #[arg(long, value_name = "avoid|use|never", value_parser = parse_metered_use)]
+    pub metered: Option<MeteredUse>,
 }
 
-const AFTER_HELP: &str = "\
-Examples:
-  marline get https://example.org/big.iso    download a file over all links of this machine
-  marline links                              list the links, and why a link is not used
-  marline help get                           show the complete help of `get`
-
-Exit codes: 0 success, 1 failure, 64 wrong usage, 65 checksum mismatch, 66 client error from the
-server (4xx), 67 HTML page instead of the file, 68 server unreachable, 69 no usable network link,
-74 data cannot be stored, 75 server error (5xx), 76 response does not match the request,
-77 missing privilege, 130 interrupted by Ctrl-C.
-
-Set MARLINE_LOG=debug to write a log to standard error.";
-
-/// Subcommands of `marline`.
-#[derive(Debug, Subcommand)]
-pub enum Command {
-    /// Download files over all links at once.
-    #[command(after_help = crate::get::AFTER_HELP)]
-    Get(Box<crate::get::GetArgs>),
-    /// Show this machine's links, and why a link is not used.
-    #[command(after_help = AFTER_LINKS)]
-    Links(LinksArgs),
-    /// Replay a decision log and check that this version makes the same decisions.
-    #[command(after_help = AFTER_REPLAY)]
-    Replay(ReplayArgs),
-    /// Compute the radio energy of a recorded download, and show the device energy models.
-    #[command(after_help = crate::energy::AFTER_HELP)]
-    Energy(crate::energy::EnergyArgs),
-    /// Run a local proxy that uses all links, for video players, browsers and other programs.
-    #[command(after_help = crate::proxy::AFTER_PROXY)]
-    Proxy(Box<crate::proxy::ProxyArgs>),
-    /// Print the proxy address of a video URL, or start a player with it.
-    #[command(after_help = crate::proxy::AFTER_PLAY)]
-    Play(Box<crate::proxy::PlayArgs>),
-    /// Manage the MPTCP connections of all programs by energy, cost and throughput.
-    #[command(after_help = crate::paths::AFTER_HELP)]
-    Paths(Box<crate::paths::PathsArgs>),
-    /// Restore the host configuration after `marline paths` or `marline edge` has crashed.
-    #[command(after_help = crate::paths::AFTER_RESTORE)]
-    Restore(crate::paths::RestoreArgs),
-    /// Run a command with MPTCP instead of TCP.
-    #[command(after_help = crate::run::AFTER_HELP)]
-    Run(crate::run::RunArgs),
-    /// Manage a fleet of edges and relays: certificates, and the service that assigns relays to edges.
-    #[cfg(feature = "fleet")]
-    Fleet(Box<crate::fleet::FleetArgs>),
-    /// Run a relay, which forwards the connections of edges to their servers.
-    #[cfg(feature = "fleet")]
-    #[command(after_help = crate::relay::AFTER_HELP)]
-    Relay(Box<crate::relay::RelayArgs>),
-    /// Run an edge, which carries connections of programs or a LAN over all links to a relay.
-    #[cfg(feature = "fleet")]
-    #[command(after_help = crate::edge::AFTER_HELP)]
-    Edge(Box<crate::edge::EdgeArgs>),
-    /// Accelerate TCP on one link with the help of a slow second link.
-    #[cfg(feature = "accel")]
-    #[command(after_help = crate::accel::AFTER_HELP)]
-    Accel(Box<crate::accel::AccelArgs>),
+/// Links of a daemon, which waits for those that do not exist yet.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct DaemonLinkArgs {
+    /// Use only this link; repeat for more [default: all links that work, now or later].
+    ///
+    /// With `,optional` the interface need not exist yet.
+    #[arg(long, value_name = "IFACE[,…]")]
+    pub(crate) link: Vec<LinkOption>,
 }
 
-const AFTER_LINKS: &str = "\
-Examples:
-  marline links
-  marline links --json | jq -r '.[] | select(.verdict == \"usable\") | .name'";
-
-const AFTER_REPLAY: &str = "\
-Examples:
-  marline get --trace run.ndjson https://example.org/big.iso
-  marline replay run.ndjson
-
-Exit codes: 0 all decisions are equal, 1 a decision differs (its line is printed) or damaged log.";
-
-/// `marline links`.
-#[derive(Debug, Args)]
-pub struct LinksArgs {
-    /// Print one JSON array.
-    #[arg(long)]
-    pub json: bool,
-    /// Show the links below an active VPN, as `marline get --bypass-vpn` would use them.
+/// Whether links below a VPN are used.
+#[derive(Clone, Debug, Default, Args)]
+pub struct VpnArgs {
+    /// Use the links below an active VPN instead of the VPN alone.
     #[arg(long)]
     pub bypass_vpn: bool,
 }
 
-/// `marline replay`.
-#[derive(Debug, Args)]
-pub struct ReplayArgs {
-    /// Log written by `--trace`; `-` reads standard input.
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
+/// Trusted certificate authorities of HTTPS servers.
+#[derive(Clone, Debug, Args)]
+pub struct CaFileArgs {
+    /// Trust only the certificate authorities in this PEM file [default: those of the system].
+    #[arg(long, value_name = "FILE")]
+    pub ca_file: Option<PathBuf>,
+}
+
+/// Congestion control of a command's TCP connections. `C` checks the name.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CongestionArgs<
+    C: FromStr<Err: Into<Box<dyn std::error::Error + Send + Sync>>> + Clone + Send + Sync + 'static,
+> {
+    /// Congestion control of each socket, such as cubic or bbr [default: that of the host].
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<C>,
+}
+
+/// Device energy model with which a command counts energy.
+#[derive(Clone, Debug, Default, Args)]
+pub struct EnergyModelArgs {
+    /// Device energy model: a name or a file (see `marline energy models`) [default: typical].
+    #[arg(long, value_name = "NAME|FILE")]
+    pub energy_model: Option<String>,
+}
+
+/// Run directory of a daemon.
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct RunDirArgs {
+    /// Directory of the daemon's control socket and of its state for recovery after a crash [default: /run/marline].
+    #[arg(long, value_name = "DIR")]
+    pub(crate) run_dir: Option<PathBuf>,
+}
+
+/// Decision log of a run.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TraceArgs {
+    /// Write a decision log for `marline replay` to FILE.
+    #[arg(long, value_name = "FILE")]
+    pub trace: Option<PathBuf>,
+}
+
+/// Format of a result.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct JsonArgs {
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl JsonArgs {
+    /// Prints the value on standard output: as indented JSON, or as the text that `render` makes of it.
+    pub(crate) fn print<T: Serialize>(self, value: &T, render: impl FnOnce(&T) -> String) -> Result<(), CliError> {
+        print_result(&if self.json { to_json(value)? } else { render(value) })
+    }
+}
+
+/// Value of `--link` of a daemon that waits for its links.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct LinkOption {
+    /// Interface and properties of the link.
+    pub(crate) link: LinkArg,
+    /// Whether the interface may be missing (`optional`): the daemon then waits for it. Otherwise a missing interface is an error,
+    /// since its name may be a typo.
+    pub(crate) is_optional: bool,
+}
+
+impl FromStr for LinkOption {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
+            text.split(',').partition(|part| *part == "optional");
+        let link = link_parts.join(",").parse().map_err(|error| match error {
+            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `optional`.
+            ParseLinkArgError::UnknownKey(part) => {
+                format!(
+                    "`{part}`: use kind=, metered=, budget= or optional after the interface, separated by commas"
+                )
+            }
+            error => error.to_string(),
+        })?;
+        Ok(Self { link, is_optional: !optional_parts.is_empty() })
+    }
 }
 
 /// Parses the value of `--metered`.
-pub(crate) fn parse_metered_use(text: &str) -> Result<MeteredUse, String> {
+fn parse_metered_use(text: &str) -> Result<MeteredUse, String> {
     match text {
         "avoid" => Ok(MeteredUse::Avoid),
         "use" => Ok(MeteredUse::Use),
@@ -139,19 +153,23 @@ pub(crate) fn parse_positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses the command line; see [`marline_terminal::command_line::parse`].
-pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, CliError> {
-    marline_terminal::command_line::parse(args)
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use marline_core::link::LinkKind;
 
     use super::*;
 
     #[test]
-    fn clap_accepts_its_own_definition() {
-        Cli::command().debug_assert();
+    fn a_link_may_be_optional() {
+        let parse_link =
+            |text: &str| text.parse::<LinkOption>().map(|wanted| (wanted.link.name, wanted.is_optional));
+        assert_eq!(parse_link("usb0"), Ok(("usb0".into(), false)));
+        assert_eq!(parse_link("usb0,optional"), Ok(("usb0".into(), true)));
+        let link: LinkOption = "usb0,optional,kind=lte,budget=2GB".parse().unwrap();
+        assert_eq!((link.link.kind, link.is_optional), (Some(LinkKind::Lte), true));
+        assert_eq!(link.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
+        for bad in ["optional", "usb0,soon", "usb0,optional=yes"] {
+            assert!(parse_link(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -15,12 +15,14 @@ use std::str::FromStr;
 
 use marline_core::fetch::MeteredUse;
 use marline_core::link::LinkKind;
+use marline_core::paths::{Goal, Policy};
 use marline_core::units::{Bitrate, DataSize};
 use marline_net::links::{LinkArg, parse_rate_limit};
+use marline_paths::transparent::PortRange;
 use serde::{Deserialize, Deserializer};
 
 use crate::CliError;
-use crate::paths::PathsConfig;
+use crate::directories::config_dir;
 
 /// The parsed configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -38,6 +40,33 @@ pub struct ConfigFile {
     /// Properties and limits of links, by interface name.
     #[serde(default, rename = "link")]
     pub links: BTreeMap<InterfaceName, LinkConfig>,
+}
+
+/// Section `[paths]` of the configuration file. The command line overrides it, field by field.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
+pub struct PathsConfig {
+    /// As `--goal`.
+    pub goal: Option<Goal>,
+    /// As `--policy`.
+    pub policy: Option<Policy>,
+    /// As `--link`, but only names: properties of links are in `[link.NAME]`.
+    pub links: Vec<InterfaceName>,
+    /// Further links, as `--link NAME,optional`: they need not exist yet.
+    pub optional_links: Vec<InterfaceName>,
+    /// As `--kernel-pm`.
+    pub kernel_pm: bool,
+    /// As `--bypass-vpn`.
+    pub bypass_vpn: bool,
+    /// As `--transparent`.
+    pub transparent: bool,
+    /// As `--cgroup`, for `transparent`.
+    pub cgroup: Option<PathBuf>,
+    /// As `--port`, for `transparent`: numbers and ranges.
+    #[serde(deserialize_with = "parse_ports")]
+    pub ports: Vec<PortRange>,
+    /// As `--run-dir`.
+    pub run_dir: Option<PathBuf>,
 }
 
 /// An interface name that the kernel would accept.
@@ -190,13 +219,6 @@ fn default_path() -> Option<PathBuf> {
     Some(config_dir()?.join("marline.toml"))
 }
 
-/// Configuration directory: `$XDG_CONFIG_HOME/marline`, else `~/.config/marline`.
-pub(crate) fn config_dir() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let base = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")))?;
-    Some(base.join("marline"))
-}
-
 impl<'de> Deserialize<'de> for InterfaceName {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -206,6 +228,18 @@ impl<'de> Deserialize<'de> for InterfaceName {
             Err(error) => Err(serde::de::Error::custom(error)),
         }
     }
+}
+
+/// Deserializes a list of ports and ranges: `[443, "8000-8999"]`.
+fn parse_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PortRange>, D::Error> {
+    let parse_port = |value: toml::Value| match value {
+        toml::Value::Integer(number) => number.to_string().parse(),
+        toml::Value::String(text) => text.parse(),
+        // No other value is a port: its text yields the error.
+        other => other.to_string().parse(),
+    };
+    let values = Vec::<toml::Value>::deserialize(deserializer)?;
+    values.into_iter().map(parse_port).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
 }
 
 /// Deserializes a rate limit written as on the command line: `"20Mbit/s"` or, in bytes per second, `"2M"`.

@@ -20,7 +20,7 @@ use marline_fleet::service::Client;
 use marline_fleet::tls::{Credentials, client_config};
 
 use crate::CliError;
-use crate::fleet::unit_state_dir;
+use crate::directories::unit_state_dir;
 
 /// Options for a certificate and its key.
 #[derive(Clone, Debug, Args)]

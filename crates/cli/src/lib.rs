@@ -13,10 +13,13 @@
 #[cfg(feature = "accel")]
 mod accel;
 mod args;
+mod command_line;
 mod config;
+mod control;
 #[cfg(feature = "fleet")]
 mod credentials;
 mod decision_log;
+mod directories;
 #[cfg(feature = "fleet")]
 mod edge;
 mod energy;
@@ -39,7 +42,7 @@ mod secret;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-pub use args::{Cli, Command};
+pub use command_line::{Cli, Command};
 pub use config::{ConfigError, ConfigFile};
 /// Downloads: describe them in a [`download::Batch`], then [`download::run`] it.
 pub use marline_download as download;
@@ -48,7 +51,7 @@ pub use secret::Secret;
 
 /// Runs one command line and returns its exit code. The first argument is the program's name.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let result = args::parse(args).and_then(|cli| {
+    let result = command_line::parse(args).and_then(|cli| {
         start_logging(&cli.command)?;
         match cli.command {
             Command::Get(get) => get::run(*get, cli.config.as_deref()),
@@ -72,7 +75,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(exit) => exit.print_and_code(NAME),
+        Err(error) => marline_terminal::output::print_failure(NAME, &error),
     }
 }
 

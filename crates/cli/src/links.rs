@@ -7,16 +7,35 @@
 
 use std::path::Path;
 
+use clap::Args;
 use marline_core::link::LinkProfile;
 use marline_net::links::{
     Interface, InterfaceList, LinkSelection, LinksError, MeteredHints, Usability, choose_links, list_interfaces,
 };
-use marline_net::printable::printable;
+use marline_terminal::table::{Table, or_dash};
 use serde::Serialize;
 
-use crate::args::LinksArgs;
-use crate::output::print_result;
+use crate::args::{JsonArgs, VpnArgs};
 use crate::{CliError, ConfigFile};
+
+/// End of the output of `marline links --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  marline links
+  marline links --json | jq -r '.[] | select(.verdict == \"usable\") | .name'";
+
+/// `marline links`.
+#[derive(Debug, Args)]
+#[command(mut_arg("json", |arg| arg.help("Print one JSON array")))]
+#[command(mut_arg("bypass_vpn", |arg| arg.help("Show the links below an active VPN, as `marline get --bypass-vpn` would use them")))]
+pub struct LinksArgs {
+    /// Format of the result.
+    #[command(flatten)]
+    pub format: JsonArgs,
+    /// Whether links below a VPN are shown.
+    #[command(flatten)]
+    pub vpn: VpnArgs,
+}
 
 /// One interface of the output. Serialises to one element of `--json` (see `docs/json.md`).
 #[derive(Serialize)]
@@ -38,7 +57,7 @@ struct LinkRow {
 pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), CliError> {
     let file = ConfigFile::read(config)?;
     let interfaces = list_interfaces().map_err(|error| CliError::new(CliError::NETWORK, error.to_string()))?;
-    let choice = LinkSelection::Auto { bypass_vpn: args.bypass_vpn, configured: file.described_links() };
+    let choice = LinkSelection::Auto { bypass_vpn: args.vpn.bypass_vpn, configured: file.described_links() };
     let (selected, vpn) = match choose_links(&interfaces, &choice, &MeteredHints::query(&interfaces)) {
         Ok(selection) => (selection.links, selection.vpn_note),
         // Without a usable link the table still lists all interfaces and their reasons.
@@ -46,18 +65,8 @@ pub(crate) fn run(args: &LinksArgs, config: Option<&Path>) -> Result<(), CliErro
         Err(error) => return Err(CliError::new(CliError::NETWORK, error.to_string())),
     };
     let rows = rows(&interfaces, &selected);
-    if args.json {
-        let text = serde_json::to_string_pretty(&rows)
-            .map_err(|error| CliError::failed(format!("cannot write the links as JSON: {error}")))?;
-        print_result(&(text + "\n"))?;
-    } else {
-        let mut text = table(&rows);
-        if let Some(vpn) = vpn {
-            text += &format!("\n{vpn}\n");
-        }
-        print_result(&text)?;
-    }
-    Ok(())
+    let vpn_note = vpn.map_or_else(String::new, |note| format!("\n{note}\n"));
+    args.format.print(&rows, |rows| table(rows) + &vpn_note)
 }
 
 /// Rows of the output: the selected links in their order of use, then the other interfaces in the order of the kernel.
@@ -98,36 +107,24 @@ fn rows(interfaces: &InterfaceList, selected: &[(Interface, LinkProfile)]) -> Ve
 
 /// Formats the rows as a table. The reason is the last column because it is a sentence.
 fn table(rows: &[LinkRow]) -> String {
-    let mut cells: Vec<[String; 5]> = vec![["LINK", "KIND", "METERED", "ADDRESS", "USED"].map(Into::into)];
+    let mut table = Table::new(["LINK", "KIND", "METERED", "ADDRESS", "USED"]);
     for row in rows {
         let interface = &row.interface;
-        let is_metered = match &interface.metered {
-            Some(source) if source.metered => "yes",
-            Some(_) => "no",
-            None => "-",
-        };
-        let address = interface.addresses.first().map_or_else(|| "-".into(), ToString::to_string);
+        let is_metered = interface.metered.as_ref().map(|status| if status.metered { "yes" } else { "no" });
         let usage = match (row.used, row.explanation.as_str()) {
             (true, "") => "yes".into(),
             (true, condition) => format!("yes, {condition}"),
             (false, reason) => format!("no: {reason}"),
         };
-        cells.push([
-            printable(&interface.name).into_owned(),
+        table.row([
+            interface.name.clone(),
             interface.kind.name().into(),
-            is_metered.into(),
-            address,
+            or_dash(is_metered),
+            or_dash(interface.addresses.first()),
             usage,
         ]);
     }
-    let column_width = |column: usize| cells.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths = [column_width(0), column_width(1), column_width(2), column_width(3)];
-    let mut text = String::new();
-    for [name, kind, metered, address, used] in &cells {
-        let [a, b, c, d] = widths;
-        text += &format!("{name:<a$}  {kind:<b$}  {metered:<c$}  {address:<d$}  {used}\n");
-    }
-    text
+    table.to_string()
 }
 
 #[cfg(test)]

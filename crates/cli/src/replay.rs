@@ -9,7 +9,9 @@
 //! 4. A log of another version is accepted: the purpose may be to find out whether that version decided differently.
 
 use std::io::BufRead;
+use std::path::PathBuf;
 
+use clap::Args;
 use marline_core::accel::Accelerator;
 use marline_core::decision_log::{Record, Replayer};
 use marline_core::fetch::Fetch;
@@ -19,8 +21,23 @@ use marline_core::stream::{self, Stream};
 use marline_core::units::Instant;
 
 use crate::CliError;
-use crate::args::ReplayArgs;
 use crate::decision_log::{self, LogReader, LogRecord, MachineConfig, MachineInput, MachineOutput};
+
+/// End of the output of `marline replay --help`.
+pub(crate) const AFTER_HELP: &str = "\
+Examples:
+  marline get --trace run.ndjson https://example.org/big.iso
+  marline replay run.ndjson
+
+Exit codes: 0 all decisions are equal, 1 a decision differs (its line is printed) or damaged log.";
+
+/// `marline replay`.
+#[derive(Debug, Args)]
+pub struct ReplayArgs {
+    /// Log written by `--trace`; `-` reads standard input.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
 
 /// Result of a replay without differences.
 #[derive(Debug, PartialEq, Eq)]

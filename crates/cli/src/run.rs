@@ -16,6 +16,7 @@ use clap::Args;
 use marline_paths::run::{self, CongestionControl, RunError, RunOptions, StartOutcome};
 
 use crate::CliError;
+use crate::args::CongestionArgs;
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -32,9 +33,8 @@ mptcp) or a daemon such as `marline paths` decide which links are used. See docs
 /// `marline run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// Congestion control of each socket, such as cubic or bbr [default: that of the host].
-    #[arg(long, value_name = "NAME")]
-    congestion: Option<CongestionControl>,
+    #[command(flatten)]
+    congestion_args: CongestionArgs<CongestionControl>,
     /// Command to run, with its arguments.
     #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND")]
     command: Vec<OsString>,
@@ -46,8 +46,8 @@ pub(crate) fn run(args: RunArgs) -> Result<(), CliError> {
     let Some(program) = arguments.next().filter(|program_name| !program_name.is_empty()) else {
         return Err(CliError::usage("missing command to run; see `marline run --help`"));
     };
-    match run::start(&RunOptions { congestion: args.congestion.clone() }) {
-        Ok(StartOutcome::AlreadyActive) if args.congestion.is_some() => {
+    match run::start(&RunOptions { congestion: args.congestion_args.congestion.clone() }) {
+        Ok(StartOutcome::AlreadyActive) if args.congestion_args.congestion.is_some() => {
             return Err(CliError::failed(
                 "--congestion: an outer `marline run` already controls these sockets; set the option there",
             ));

@@ -127,7 +127,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(exit) => exit.print_and_code(NAME),
+        Err(error) => output::print_failure(NAME, &error),
     }
 }
 

@@ -31,10 +31,12 @@ mod emulator;
 mod error;
 mod fleet;
 pub mod html_report;
+mod http;
 mod interrupt;
 mod lab;
 mod lan;
 mod live;
+mod mp4_fixture;
 mod mptcp;
 mod network;
 mod peak_rss;
@@ -61,8 +63,7 @@ pub use network::CongestionReport;
 pub use privileges::{Privileges, acquire_privileges};
 pub use run::{CommandRun, Output, Task};
 pub use server::{Payload, TempDir};
-pub use spec::{Congestion, LabSpec, ServerTcp, Service};
-pub use wan_topology::Segment;
+pub use spec::{Congestion, LabSpec, Segment, ServerTcp, Service};
 
 /// The program's name, printed before its messages.
 const NAME: &str = "marline-lab";

@@ -7,7 +7,6 @@ use std::str::FromStr;
 use marline_sim::spec::{LinkEvent, LinkSpec};
 
 use crate::LabError;
-use crate::wan_topology::{MAX_SITES, Segment};
 
 /// Congestion control of client and server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +48,20 @@ impl FromStr for Congestion {
         found.ok_or_else(|| format!("`{s}` is none of cubic, bbr, reno"))
     }
 }
+
+/// A link between two sites behind the server. Site 0 is the server namespace.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// The first site; the downlink of `link` runs towards it.
+    pub from: usize,
+    /// The second site.
+    pub to: usize,
+    /// The emulated link; its name is the name of the device at both ends.
+    pub link: LinkSpec,
+}
+
+/// Largest number of a site: it is one byte of the site's address.
+const MAX_SITES: usize = 200;
 
 /// What the server namespace runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

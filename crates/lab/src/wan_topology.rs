@@ -25,26 +25,12 @@ use marline_sys::namespace::NetNs;
 use marline_sys::netlink::RouteSocket;
 
 use crate::network::{SYSCTLS, TunPair, create_tun, set_link_up};
-use crate::{Congestion, LabError};
-
-/// A link between two sites behind the server. Site 0 is the server namespace.
-#[derive(Clone, Debug)]
-pub struct Segment {
-    /// The first site; the downlink of `link` runs towards it.
-    pub from: usize,
-    /// The second site.
-    pub to: usize,
-    /// The emulated link; its name is the name of the device at both ends.
-    pub link: LinkSpec,
-}
+use crate::{Congestion, LabError, Segment};
 
 /// IPv4 address of a site.
 pub(crate) fn site_address(site: usize) -> Ipv4Addr {
     Ipv4Addr::new(10, 99, 0, u8::try_from(site + 1).unwrap_or(u8::MAX))
 }
-
-/// Largest number of a site: it is one byte of the site's address.
-pub(crate) const MAX_SITES: usize = 200;
 
 /// Builds the sites other than the server, and all segments.
 pub(crate) fn build_sites(

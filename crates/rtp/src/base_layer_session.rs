@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::mpsc;
 
-use crate::listener::Shared;
 use crate::proto::LinkRole;
 use crate::proto::rtsp::Message;
 use crate::proto::rtsp_transport::Transport;
 use crate::proto::sdp::{control_url, first_video_track};
 use crate::rtsp_conn::{RtspEvent, Side, connect, read, write};
+use crate::run_state::Shared;
 use crate::sockets::SocketPair;
 
 /// Command of the player that the base layer follows.

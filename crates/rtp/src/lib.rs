@@ -16,10 +16,12 @@ mod listener;
 pub mod proto;
 mod rtsp_conn;
 mod rtsp_url;
+mod run_state;
 mod session;
 mod sockets;
 mod track;
 
 pub use error::RtpError;
-pub use listener::{RtpStats, RtspListener, StreamOptions};
+pub use listener::RtspListener;
 pub use rtsp_url::{RtspUrl, RtspUrlError};
+pub use run_state::{RtpStats, StreamOptions};

@@ -20,13 +20,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::base_layer_session::{self, SessionCommand};
-use crate::listener::Shared;
 use crate::proto::rtsp::{Message, is_repeatable};
 use crate::proto::rtsp_transport::{PortPair, Transport};
 use crate::proto::sdp::{VideoTrack, first_video_track};
 use crate::proto::url_rewrite::replace_authority;
 use crate::proto::{DuplicatedRequest, LinkRole};
 use crate::rtsp_conn::{RtspEvent, Side, connect, read, write};
+use crate::run_state::Shared;
 use crate::track::{Track, TrackPeers};
 
 /// State of one player.

@@ -12,9 +12,9 @@ use marline_core::units::Instant;
 use tokio::net::UdpSocket;
 use tokio::sync::watch;
 
-use crate::listener::Shared;
 use crate::proto::rtsp_transport::PortPair;
 use crate::proto::{MergeCounts, Route, RtcpRouter, StreamMerger};
+use crate::run_state::Shared;
 use crate::sockets::{SocketPair, bind_udp};
 
 /// Remote addresses and ports of a track.

@@ -4,8 +4,6 @@
 //! without parsing text. There is no enum of all library errors here: each library error already formats its own message
 //! and knows its own code.
 
-use std::process::ExitCode;
-
 /// Why a command fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CliError {
@@ -46,14 +44,6 @@ impl CliError {
     /// An error with exit code `code` and no message.
     pub fn without_message(code: u8) -> Self {
         Self { code, message: None }
-    }
-
-    /// Prints the message, prefixed with the program's name, and returns the exit code of the process.
-    pub fn print_and_code(self, program: &str) -> ExitCode {
-        if let Some(message) = &self.message {
-            crate::output::print_notice(program, message);
-        }
-        ExitCode::from(self.code)
     }
 }
 

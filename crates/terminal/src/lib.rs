@@ -2,8 +2,8 @@
 //!
 //! 1. [`command_line`] parses the arguments and turns a mistake into one line.
 //! 2. [`output`] is the only code that writes to standard output and standard error; it escapes untrusted text.
-//! 3. [`log`] starts the log that `MARLINE_LOG` requests.
-//! 4. [`findings`] prints the result of a check of the host.
+//! 3. [`table`], [`findings`] and [`screen`] render status: tables, findings of a check, and a text that is updated in place.
+//! 4. [`log`] starts the log that `MARLINE_LOG` requests.
 //! 5. [`CliError`] is the failure of a command: a message and an exit code.
 //!
 //! This is a crate of its own and not part of `marline-net`, since the laboratory would then have to build all of
@@ -14,5 +14,7 @@ pub mod command_line;
 pub mod findings;
 pub mod log;
 pub mod output;
+pub mod screen;
+pub mod table;
 
 pub use cli_error::CliError;

@@ -6,6 +6,7 @@
 //! download (`-o -`) and the cursor movements of progress bars and `watch`, which escape their text themselves.
 
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 
 use marline_core::printable::{mask_secrets, printable, printable_lines};
 
@@ -15,6 +16,14 @@ use crate::CliError;
 /// end the program.
 pub fn print_notice(program: &str, message: &str) {
     let _ = writeln!(io::stderr(), "{program}: {}", sanitize(message));
+}
+
+/// Prints the message of a failed command, if it has one, and returns the exit code of the process.
+pub fn print_failure(program: &str, error: &CliError) -> ExitCode {
+    if let Some(message) = &error.message {
+        print_notice(program, message);
+    }
+    ExitCode::from(error.code)
 }
 
 /// Returns a line that is safe to print: escaped, with logins and queries of URLs masked.

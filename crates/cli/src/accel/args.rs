@@ -10,6 +10,8 @@ use marline_core::accel::Mechanism;
 use marline_core::units::Bitrate;
 use marline_rtp::RtspUrl;
 
+use crate::args::{JsonArgs, RunDirArgs, TraceArgs};
+
 /// The last lines of `marline accel --help`.
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -62,12 +64,12 @@ pub struct AccelArgs {
 #[derive(Debug, Subcommand)]
 pub(super) enum AccelCommand {
     /// Show links and flows, and which mechanisms are active.
+    #[command(mut_arg("json", |arg| arg.help("Print a JSON array with one object for each accelerator that runs")))]
     Status {
         #[command(flatten)]
         daemon: DaemonArgs,
-        /// Print a JSON array with one object for each accelerator that runs.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Stop accelerators, and remove packet rules that a crash has left.
     Stop {
@@ -76,9 +78,8 @@ pub(super) enum AccelCommand {
     },
     /// Check this machine: what is missing, and what is the remedy.
     Doctor {
-        /// Print one JSON array.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Play an RTSP stream over two links: reports, commands and the base layer over the secondary one as well.
     #[command(after_help = RTP_HELP)]
@@ -105,6 +106,7 @@ Exit codes: 0 stopped, 1 failed, 64 wrong usage, 69 a link or the server cannot 
 
 /// Arguments of `marline accel rtp`.
 #[derive(Debug, Args)]
+#[command(mut_arg("json", |arg| arg.help("Print the counters at the end as one JSON object")))]
 pub(super) struct RtpArgs {
     /// Link for media.
     #[arg(long, value_name = "IFACE")]
@@ -121,9 +123,8 @@ pub(super) struct RtpArgs {
     /// How long packets behind a hole wait for the base layer, at most 5s.
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = reorder_wait)]
     pub(super) reorder_wait: Duration,
-    /// Print the counters at the end as one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) format: JsonArgs,
     /// Print nothing but errors.
     #[arg(short, long)]
     pub(super) quiet: bool,
@@ -150,17 +151,24 @@ pub(super) struct RepairArgs {
 
 /// Selects accelerators.
 #[derive(Debug, Args)]
+#[command(mut_arg("run_dir", |arg| arg.help("Directory of its control socket [default: /run/marline-accel]")))]
 pub(super) struct DaemonArgs {
     /// Only the accelerator of this primary link.
     #[arg(long, value_name = "IFACE")]
     pub(super) primary: Option<String>,
-    /// Directory of its control socket [default: /run/marline-accel].
-    #[arg(long, value_name = "DIR")]
-    pub(super) run_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) run_dir_args: RunDirArgs,
 }
 
 /// Arguments of a run.
 #[derive(Debug, Args)]
+#[command(mut_arg("trace", |arg| {
+    arg.help("Log every decision and its inputs to FILE, for `marline replay`. It contains the bytes of packets")
+}))]
+#[command(mut_arg("run_dir", |arg| {
+    arg.help("Directory of the control socket for `status` and `stop` [default: /run/marline-accel]")
+}))]
+#[command(mut_arg("json", |arg| arg.help("Print the final status as one JSON object")))]
 pub(super) struct RunArgs {
     /// The link whose flows are accelerated.
     #[arg(long, value_name = "IFACE", required = true)]
@@ -192,15 +200,12 @@ pub(super) struct RunArgs {
     /// Have a relay send ACKs: refused, as a relay has none that it could send.
     #[arg(long, value_name = "RELAY", hide = true)]
     pub(super) via: Option<String>,
-    /// Log every decision and its inputs to FILE, for `marline replay`. It contains the bytes of packets.
-    #[arg(long, value_name = "FILE")]
-    pub(super) trace: Option<PathBuf>,
-    /// Directory of the control socket for `status` and `stop` [default: /run/marline-accel].
-    #[arg(long, value_name = "DIR")]
-    pub(super) run_dir: Option<PathBuf>,
-    /// Print the final status as one JSON object.
-    #[arg(long)]
-    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) log: TraceArgs,
+    #[command(flatten)]
+    pub(super) run_dir_args: RunDirArgs,
+    #[command(flatten)]
+    pub(super) format: JsonArgs,
     /// Print errors only.
     #[arg(short, long)]
     pub(super) quiet: bool,

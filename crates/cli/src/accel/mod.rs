@@ -21,9 +21,8 @@ use marline_net::control_socket::ControlError;
 
 use self::args::{AccelCommand, DaemonArgs};
 use crate::CliError;
-use crate::energy::to_json as json_of;
-use crate::output::{print_notice, print_result};
-use crate::paths::query_error;
+use crate::control::query_error;
+use crate::output::print_notice;
 
 pub(crate) use self::args::{AFTER_HELP, AccelArgs};
 
@@ -31,20 +30,16 @@ pub(crate) use self::args::{AFTER_HELP, AccelArgs};
 pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
     match args.subcommand {
         None => run::run(args.run),
-        Some(AccelCommand::Status { daemon, json }) => {
-            let all = statuses(&daemon)?;
-            print_result(&if json {
-                json_of(&all)?
-            } else {
-                all.iter().map(render::status).collect::<Vec<_>>().join("\n")
-            })
+        Some(AccelCommand::Status { daemon, format }) => {
+            let text = |all: &Vec<Status>| all.iter().map(render::status).collect::<Vec<_>>().join("\n");
+            format.print(&statuses(&daemon)?, text)
         }
         Some(AccelCommand::Stop { daemon }) => stop(&daemon),
         Some(AccelCommand::Rtp(args)) => rtp::run(*args),
         Some(AccelCommand::Repair(args)) => repair::run(&args),
-        Some(AccelCommand::Doctor { json }) => {
+        Some(AccelCommand::Doctor { format }) => {
             let report = render::requirement_report(check_requirements());
-            print_result(&if json { json_of(&report)? } else { render::requirements(&report) })?;
+            format.print(&report, render::requirements)?;
             if report.ok { Ok(()) } else { Err(CliError::without_message(CliError::FAILED)) }
         }
     }
@@ -59,13 +54,13 @@ fn run_dir(named: Option<&Path>) -> PathBuf {
 
 /// The primary links of the accelerators that may run there.
 fn primaries(daemon: &DaemonArgs) -> Vec<String> {
-    let dir = run_dir(daemon.run_dir.as_deref());
+    let dir = run_dir(daemon.run_dir_args.run_dir.as_deref());
     daemon.primary.clone().map_or_else(|| control::primaries(&dir), |primary| vec![primary])
 }
 
 /// The status of each that runs.
 fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
-    let dir = run_dir(daemon.run_dir.as_deref());
+    let dir = run_dir(daemon.run_dir_args.run_dir.as_deref());
     let (mut all, mut why) = (Vec::new(), None);
     for primary in primaries(daemon) {
         match control::send_request(&dir, &primary, Request::Status) {
@@ -87,7 +82,7 @@ fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
 
 /// Stops those that run, waits until they have ended, and removes what killed runs have left.
 fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
-    let dir = run_dir(daemon.run_dir.as_deref());
+    let dir = run_dir(daemon.run_dir_args.run_dir.as_deref());
     let mut ended = Vec::new();
     for primary in primaries(daemon) {
         match control::send_request(&dir, &primary, Request::Stop) {

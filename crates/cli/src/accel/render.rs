@@ -4,8 +4,8 @@ use marline_accel::Requirement;
 use marline_accel::status::{Flow, Link, Status};
 use marline_core::finding::{Finding, Report, Severity};
 use marline_terminal::findings;
+use marline_terminal::table::{Table, or_dash};
 
-use crate::energy::render_table;
 use crate::progress::{rate, size, time};
 
 /// The status of one accelerator.
@@ -40,16 +40,17 @@ const BPF_NOTE: &str =
     "The BPF driver offloads ACKs in the kernel and keeps no table of flows; `sent` counts offloaded ACKs.\n";
 
 fn links(status: &Status) -> String {
-    let head = ["LINK", "ROLE", "STATE", "OUTAGES", "DOWN FOR", "GATEWAY", "RTT", "UP", "DOWN", "SENT", "FETCHED"];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let header =
+        ["LINK", "ROLE", "STATE", "OUTAGES", "DOWN FOR", "GATEWAY", "RTT", "UP", "DOWN", "SENT", "FETCHED"];
+    let mut table = Table::new(header);
     for link in &status.links {
-        rows.push(vec![
+        table.row([
             link.name.clone(),
             link.role.clone(),
             state(link).to_owned(),
             link.outages.to_string(),
             time(link.outage_s),
-            link.gateway.map_or_else(no_value, |gateway| gateway.to_string()),
+            or_dash(link.gateway),
             millis(link.rtt_ms),
             mbps(link.send_limit_mbps),
             mbps(link.receive_rate_mbps),
@@ -57,7 +58,7 @@ fn links(status: &Status) -> String {
             size(link.fetched_bytes),
         ]);
     }
-    render_table(&rows)
+    table.to_string()
 }
 
 fn state(link: &Link) -> &'static str {
@@ -72,7 +73,7 @@ fn flows(flows: &[Flow]) -> String {
     if flows.is_empty() {
         return "No flow is known yet.\n".to_owned();
     }
-    let head = [
+    let header = [
         "SERVER",
         "LOCAL",
         "DIRECTION",
@@ -86,21 +87,21 @@ fn flows(flows: &[Flow]) -> String {
         "OFFLOADED",
         "RESTARTS",
     ];
-    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    let mut table = Table::new(header);
     for flow in flows {
         let active: Vec<String> = flow.active.iter().map(ToString::to_string).collect();
         let active = match &flow.inactive_reason {
             Some(reason) => format!("left alone: {reason}"),
-            None if active.is_empty() => no_value(),
+            None if active.is_empty() => or_dash(None::<String>),
             None => active.join(", ") + &inactive(flow),
         };
-        rows.push(vec![
+        table.row([
             flow.remote.clone(),
             flow.local.clone(),
             flow.direction.clone(),
             active,
             mbps(Some(flow.goodput_mbps)),
-            flow.gain.map_or_else(no_value, |gain| format!("{gain:.1} x")),
+            or_dash(flow.gain.map(|gain| format!("{gain:.1} x"))),
             format!("{} ({} random)", flow.holes, flow.random_losses),
             flow.undone_reductions.to_string(),
             size(flow.early_acked_bytes),
@@ -110,7 +111,7 @@ fn flows(flows: &[Flow]) -> String {
         ]);
     }
     let mirrored: String = flows.iter().filter_map(mirrored_conn).collect();
-    if mirrored.is_empty() { render_table(&rows) } else { render_table(&rows) + "\n" + &mirrored }
+    if mirrored.is_empty() { table.to_string() } else { format!("{table}\n{mirrored}") }
 }
 
 /// What a mirrored connection has contributed, in one line.
@@ -171,15 +172,11 @@ pub(super) fn requirements(report: &Report) -> String {
 }
 
 fn mbps(mbps: Option<f64>) -> String {
-    mbps.map_or_else(no_value, |mbps| rate(mbps * 1e6))
+    or_dash(mbps.map(|mbps| rate(mbps * 1e6)))
 }
 
 fn millis(millis: Option<f64>) -> String {
-    millis.map_or_else(no_value, |millis| format!("{millis:.1} ms"))
-}
-
-fn no_value() -> String {
-    "-".to_owned()
+    or_dash(millis.map(|millis| format!("{millis:.1} ms")))
 }
 
 #[cfg(test)]

@@ -6,8 +6,9 @@ use marline_rtp::{RtpError, RtpStats, RtspListener, StreamOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::args::RtpArgs;
-use super::{json_of, print_notice, print_result};
+use super::print_notice;
 use crate::CliError;
+use crate::output::{print_result, to_json};
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
 
@@ -50,8 +51,8 @@ pub(super) fn run(args: RtpArgs) -> Result<(), CliError> {
         listener.close().await;
         Ok::<RtpStats, CliError>(listener.stats())
     })?;
-    if args.json {
-        return print_result(&json_of(&stats)?);
+    if args.format.json {
+        return print_result(&to_json(&stats)?);
     }
     if !args.quiet {
         print_notice(&summary(&stats));

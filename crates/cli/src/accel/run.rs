@@ -17,8 +17,9 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Notify;
 
 use super::args::RunArgs;
-use super::{exit, json_of, options, print_notice, print_result, repair, run_dir};
+use super::{exit, options, print_notice, repair, run_dir};
 use crate::CliError;
+use crate::output::{print_result, to_json};
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
 
@@ -46,7 +47,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     let with = if others.is_empty() { "alone".to_owned() } else { format!("with {}", others.join(" and ")) };
     let beginning =
         format!("accelerating {flow_filter} of {primary} {with}: {}; press Ctrl-C to stop", config.mechanisms);
-    let dir = run_dir(args.run_dir.as_deref());
+    let dir = run_dir(args.run_dir_args.run_dir.as_deref());
     if control::is_taken(&dir, primary) {
         return Err(exit(AccelError::already_running(primary)));
     }
@@ -62,7 +63,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
         config,
         links,
         flow_filter,
-        trace: args.trace,
+        trace: args.log.trace,
         pending_file,
         fetch_commands: Some(fetch_commands),
     };
@@ -115,7 +116,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
         print_notice("stopped; everything is as it was before");
     }
     match last {
-        Some(last) if args.json => print_result(&json_of(&last)?),
+        Some(last) if args.format.json => print_result(&to_json(&last)?),
         _ => Ok(()),
     }
 }

@@ -12,6 +12,7 @@ use marline_fleet::service::Position;
 use marline_fleet::service::api_types::Endpoint;
 use serde::{Deserialize, Serialize};
 
+use crate::args::{CongestionArgs, DaemonLinkArgs, JsonArgs, RunDirArgs};
 use crate::credentials::{MemberFileArgs, RevocationArgs};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -53,17 +54,21 @@ pub struct EdgeArgs {
 pub(super) enum EdgeCommand {
     /// Show the relay in use, measured relays, flows, and the traffic of each link.
     Status {
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
-        /// Run directory of the edge, as its --run-dir.
-        #[arg(long, value_name = "DIR")]
-        run_dir: Option<PathBuf>,
+        #[command(flatten)]
+        format: JsonArgs,
+        #[command(flatten)]
+        run_dir_args: RunDirArgs,
     },
 }
 
 /// Arguments of a running edge.
 #[derive(Debug, Args)]
+#[command(mut_arg("congestion", |arg| {
+    arg.help("Congestion control of connections to relays, on every link [default: that of the kernel]")
+}))]
+#[command(mut_arg("link", |arg| {
+    arg.help("Use only this link; repeat for more (see `marline paths --link`). It need not exist yet").long_help(None)
+}))]
 pub(super) struct RunArgs {
     /// Get relays from the fleet service at this URL.
     #[arg(long, value_name = "URL")]
@@ -89,9 +94,8 @@ pub(super) struct RunArgs {
     /// Give flows to this destination priority as live streams; repeat for more. RTMP (port 1935) always has priority.
     #[arg(long = "live", value_name = "PORT|HOST[:PORT]")]
     pub(super) live_streams: Vec<LiveMatch>,
-    /// Congestion control of connections to relays, on every link [default: that of the kernel].
-    #[arg(long, value_name = "NAME")]
-    pub(super) congestion: Option<CongestionControl>,
+    #[command(flatten)]
+    pub(super) congestion_args: CongestionArgs<CongestionControl>,
     /// Number of spare connections to the relay that are kept open for new flows.
     #[arg(long, value_name = "N", default_value = "2")]
     pub(super) spare_connections: usize,
@@ -120,9 +124,8 @@ pub(super) struct RunArgs {
     pub(super) local_domain: Vec<LocalDomain>,
     #[command(flatten)]
     pub(super) fleet_requests: FleetRequestArgs,
-    /// Use only this link; repeat for more (see `marline paths --link`).
-    #[arg(long, value_name = "IFACE[,…]")]
-    pub(super) link: Vec<String>,
+    #[command(flatten)]
+    pub(super) links: DaemonLinkArgs,
     /// What marline aims for: speed, latency, energy or cost, as `marline paths --goal`.
     ///
     /// With latency, the edge also prefers the nearest of the relays that are fast enough.
@@ -131,9 +134,8 @@ pub(super) struct RunArgs {
     /// Do not manage MPTCP paths: `marline paths` runs already, or the host configuration must not be changed.
     #[arg(long)]
     pub(super) no_paths: bool,
-    /// Directory for the control sockets and for the state needed after a crash, as `marline paths --run-dir`.
-    #[arg(long, value_name = "DIR")]
-    pub(super) run_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) run_dir_args: RunDirArgs,
 }
 
 impl RunArgs {

@@ -37,17 +37,18 @@ use self::args::{EdgeCommand, RunArgs};
 use self::options::{EdgeOptions, FleetOptions};
 use self::paths_thread::PathsThread;
 use self::status::{EdgeInfo, EdgeStatus};
+use crate::CliError;
+use crate::directories::run_dirs;
 use crate::output::print_notice;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
-use crate::{CliError, paths};
 
 pub(crate) use args::{AFTER_HELP, EdgeArgs};
 
 /// Runs the edge, or prints the status of a running one.
 pub(crate) fn run(args: EdgeArgs, config: Option<&Path>) -> Result<(), CliError> {
     match args.command {
-        Some(EdgeCommand::Status { json, run_dir }) => status::run(run_dir.as_deref(), json),
+        Some(EdgeCommand::Status { format, run_dir_args }) => status::run(run_dir_args.run_dir.as_deref(), format),
         None => run_edge(&args.run, config),
     }
 }
@@ -239,7 +240,7 @@ fn open_control_socket(
         }
     };
     let mut first_error = None;
-    for dir in paths::run_dirs(args.run_dir.as_deref()) {
+    for dir in run_dirs(args.run_dir_args.run_dir.as_deref()) {
         match ControlServer::listen(&status::socket(&dir), reply.clone()) {
             Ok(control) => return Some(control),
             Err(error) => first_error = first_error.or(Some(format!("{}: {error}", dir.display()))),
@@ -254,7 +255,7 @@ fn open_control_socket(
 
 /// Run directory of the path manager: its control socket and its record of the changes to restore.
 fn run_dir(args: &RunArgs) -> PathBuf {
-    args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
+    args.run_dir_args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
 }
 
 /// Handlers of SIGTERM and SIGINT. They must be registered before the edge prints that it listens.

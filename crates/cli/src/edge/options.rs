@@ -16,7 +16,7 @@ use marline_net::http::host_and_port;
 
 use super::args::RunArgs;
 use crate::CliError;
-use crate::fleet::unit_state_dir;
+use crate::directories::unit_state_dir;
 
 /// Validated options of an edge.
 pub(super) struct EdgeOptions {
@@ -66,7 +66,7 @@ impl EdgeOptions {
         };
         let revocations = read_crl(&member.credentials, &revocation_path).map_err(|error| usage_error(&error))?;
         let trust = ClientTrust::new(&member.credentials, revocations).map_err(|error| usage_error(&error))?;
-        if let Some(congestion) = &args.congestion {
+        if let Some(congestion) = &args.congestion_args.congestion {
             congestion.check().map_err(|error| CliError::usage(format!("--congestion {error}")))?;
         }
         let allows_direct = args.allows_direct();
@@ -80,7 +80,7 @@ impl EdgeOptions {
             relays,
             spare_connections: args.spare_connections,
             allow_direct: allows_direct,
-            congestion: args.congestion.clone(),
+            congestion: args.congestion_args.congestion.clone(),
             lan: !args.lan.is_empty(),
             admission,
             portal_probe: args.portal_probe.clone(),

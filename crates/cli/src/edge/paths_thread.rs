@@ -16,8 +16,9 @@ use tokio::sync::{mpsc, watch};
 
 use super::args::RunArgs;
 use super::run_dir;
+use crate::args::LinkOption;
 use crate::output::print_notice;
-use crate::{CliError, Command, paths};
+use crate::{CliError, paths};
 
 /// Whether this process manages the MPTCP paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -73,16 +74,13 @@ impl PathsThread {
 
     /// Starts the thread. Waits until the path manager runs or its first attempt has failed, at most [`STARTUP_TIMEOUT`].
     pub(super) fn start(args: &RunArgs, config: Option<&Path>) -> Result<Self, CliError> {
-        let mut arguments = vec!["marline".to_owned(), "paths".to_owned(), "run".to_owned(), "--quiet".to_owned()];
-        arguments.extend(["--short-queues".to_owned(), "--goal".to_owned(), args.goal.name().to_owned()]);
-        // `--link=NAME` in one argument, since an interface name may begin with a hyphen.
-        arguments.extend(args.link.iter().map(|link| format!("--link={}", as_optional_link(link))));
-        arguments.extend(args.run_dir.iter().map(|dir| format!("--run-dir={}", dir.display())));
-        parse_arguments(&arguments)?;
-        missing_link_notices(&args.link).iter().for_each(|line| print_notice(line));
+        // An edge starts at boot before its modems, so a link that does not exist yet is no error.
+        let links = args.links.link.iter().cloned().map(|option| LinkOption { is_optional: true, ..option });
+        let paths_args = paths::RunArgs::for_edge(args.goal, links.collect(), args.run_dir_args.clone());
+        missing_link_notices(&args.links.link).iter().for_each(|line| print_notice(line));
         let config: Option<PathBuf> = config.map(Path::to_owned);
         let ((stop_tx, stop_rx), (ended_tx, mut ended_rx)) = (channel(), mpsc::unbounded_channel());
-        let thread_main = move || run_attempts(&arguments, config.as_deref(), &stop_rx, &ended_tx);
+        let thread_main = move || run_attempts(&paths_args, config.as_deref(), &stop_rx, &ended_tx);
         let spawned = std::thread::Builder::new().name("paths".to_owned()).spawn(thread_main);
         let thread = spawned.map_err(|error| CliError::failed(format!("cannot start a thread: {error}")))?;
         let (run_dir, start_time) = (run_dir(args), Instant::now());
@@ -162,7 +160,7 @@ impl PathsThread {
 
 /// Runs the path manager until the edge ends, and restarts it after each temporary failure.
 fn run_attempts(
-    arguments: &[String],
+    args: &paths::RunArgs,
     config: Option<&Path>,
     stop_rx: &Receiver<()>,
     ended_tx: &mpsc::UnboundedSender<AttemptEnded>,
@@ -172,16 +170,15 @@ fn run_attempts(
     loop {
         let started_at = Instant::now();
         let mut max_pause = longest;
-        let (reason, will_retry) =
-            match parse_arguments(arguments).and_then(|paths_args| paths::run(paths_args, config)) {
-                Ok(()) => ("the path manager was stopped".to_owned(), false),
-                Err(exit) => {
-                    if exit.code == CliError::NETWORK {
-                        max_pause = MAX_PAUSE_WITHOUT_LINKS;
-                    }
-                    (exit.message.unwrap_or_default(), exit.code != CliError::PRIVILEGE)
+        let (reason, will_retry) = match paths::run_path_manager(args.clone(), config) {
+            Ok(()) => ("the path manager was stopped".to_owned(), false),
+            Err(exit) => {
+                if exit.code == CliError::NETWORK {
+                    max_pause = MAX_PAUSE_WITHOUT_LINKS;
                 }
-            };
+                (exit.message.unwrap_or_default(), exit.code != CliError::PRIVILEGE)
+            }
+        };
         // Fails if the edge is ending and has dropped the receiver.
         let _ = ended_tx.send(AttemptEnded { reason, will_retry });
         if started_at.elapsed() > longest {
@@ -194,28 +191,12 @@ fn run_attempts(
     }
 }
 
-/// Adds `optional` to a `--link` value, since an edge starts at boot before its modems: a missing link is no error.
-fn as_optional_link(link: &str) -> String {
-    let is_optional = link.split(',').any(|part| part == "optional");
-    if is_optional { link.to_owned() } else { format!("{link},optional") }
-}
-
 /// A notice for each named link that does not exist yet.
-fn missing_link_notices(link_args: &[String]) -> Vec<String> {
+fn missing_link_notices(links: &[LinkOption]) -> Vec<String> {
     let Ok(survey) = list_interfaces() else { return Vec::new() };
-    let names = link_args.iter().filter_map(|link| link.split(',').next());
+    let names = links.iter().map(|option| option.link.name.as_str());
     let missing = names.filter(|name| survey.by_name(name).is_none());
     missing.map(|name| format!("link {name}: no such interface yet; it will be used when it appears")).collect()
-}
-
-fn parse_arguments(arguments: &[String]) -> Result<paths::PathsArgs, CliError> {
-    let cli = crate::args::parse(arguments.iter().map(Into::into))?;
-    match cli.command {
-        Command::Paths(paths_args) => Ok(*paths_args),
-        _ => Err(CliError::failed(
-            "internal error: the arguments of the path manager are not those of `marline paths`",
-        )),
-    }
 }
 
 /// Whether the path manager at `run_dir` is this process and not another daemon. Blocks until the daemon responds.

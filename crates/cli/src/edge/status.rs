@@ -6,13 +6,14 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use marline_core::units::{Bitrate, DataSize};
+use marline_core::units::DataSize;
 use marline_fleet::edge::{
     DnsLinkOverride, DnsLinkState, Edge, FleetStatus, FlowStats, LinkState, RelayStatus, UdpLinkState, UnusedLink,
 };
 use marline_net::control_socket::{ControlError, query_daemon};
 use marline_net::printable::printable;
 use marline_paths::gateway::{self, Obstructions};
+use marline_terminal::table::{Table, or_dash};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
@@ -20,9 +21,9 @@ use super::args::NoRelayPolicy;
 use super::fault::{Fault, PeerKind, with_remedy};
 use super::paths_thread::PathsThreadState;
 use crate::CliError;
-use crate::energy::{render_table, to_json};
-use crate::output::print_result;
-use crate::paths::{query_error, run_dirs};
+use crate::args::JsonArgs;
+use crate::control::query_error;
+use crate::directories::run_dirs;
 
 /// Path of the edge's control socket.
 pub(super) fn socket(run_dir: &Path) -> PathBuf {
@@ -152,7 +153,7 @@ impl EdgeStatus {
 }
 
 /// Queries a running edge and prints its status.
-pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), CliError> {
+pub(super) fn run(run_dir: Option<&Path>, format: JsonArgs) -> Result<(), CliError> {
     let status = query_status(run_dir).map_err(|error| {
         let CliError { code, message: line } = query_error(&error);
         let leftover = matches!(error, ControlError::NotRunning { .. }).then(gateway::leftover_firewall).flatten();
@@ -165,8 +166,7 @@ pub(super) fn run(run_dir: Option<&Path>, as_json: bool) -> Result<(), CliError>
         });
         CliError { code, message: line.map(|line| line + &lan_text) }
     })?;
-    let text = if as_json { to_json(&status)? } else { render(&status) };
-    print_result(&text)
+    format.print(&status, render)
 }
 
 /// Status of the first edge that responds; otherwise the error of the first run directory.
@@ -192,8 +192,8 @@ fn render(status: &EdgeStatus) -> String {
         text += &fleet_text(fleet);
     }
     let are_failing = status.relays.iter().map(|relay| relay.relay.failing);
-    let mut rows = vec![to_cells(&["relay", "state", "rate", "measured", "RTT", "flows", "sent", "received"])];
-    rows.extend(status.relays.iter().map(|relay| &relay.relay).enumerate().map(|(index, relay)| {
+    let mut relays = Table::new(["relay", "state", "rate", "measured", "RTT", "flows", "sent", "received"]);
+    for (index, relay) in status.relays.iter().map(|relay| &relay.relay).enumerate() {
         let measured = status
             .fleet
             .as_ref()
@@ -205,15 +205,15 @@ fn render(status: &EdgeStatus) -> String {
         } else {
             "ready"
         };
-        let rate = measured.and_then(|measured| measured.rate).map_or_else(dash, |rate: Bitrate| rate.to_string());
-        let age = measured.and_then(|measured| measured.rate_age_s).map_or_else(dash, |age| format!("{age} s ago"));
-        let rtt = measured.and_then(|measured| measured.rtt_ms).map_or_else(dash, |rtt_ms| format!("{rtt_ms} ms"));
+        let rate = or_dash(measured.and_then(|measured| measured.rate));
+        let age = or_dash(measured.and_then(|measured| measured.rate_age_s).map(|age| format!("{age} s ago")));
+        let rtt = or_dash(measured.and_then(|measured| measured.rtt_ms).map(|rtt_ms| format!("{rtt_ms} ms")));
         let carried = flows.carried.get(&relay.label).copied().unwrap_or_default();
         let sent = DataSize::from_bytes(relay.sent_bytes).to_string();
         let received = DataSize::from_bytes(relay.received_bytes).to_string();
-        vec![relay.label.clone(), state.to_owned(), rate, age, rtt, carried.to_string(), sent, received]
-    }));
-    text += &(render_table(&rows) + "\n");
+        relays.row([relay.label.clone(), state.to_owned(), rate, age, rtt, carried.to_string(), sent, received]);
+    }
+    text += &format!("{relays}\n");
     for RelayReport { relay: row, remedy, .. } in &status.relays {
         let Some(error) = &row.error else { continue };
         let remedy = remedy.as_ref().map_or_else(String::new, |remedy| format!("; {remedy}"));
@@ -240,10 +240,10 @@ fn render(status: &EdgeStatus) -> String {
     }
     let all_bytes: u64 = status.links.iter().map(total_bytes).fold(0, u64::saturating_add);
     let header = ["link", "state", "sent", "received", "share", "up now", "down now", "peak up", "cost"];
-    let mut rows = vec![to_cells(&header)];
-    rows.extend(status.links.iter().map(|link| {
+    let mut links = Table::new(header);
+    for link in &status.links {
         let share = if all_bytes == 0 { 0.0 } else { 100.0 * total_bytes(link) as f64 / all_bytes as f64 };
-        vec![
+        links.row([
             link.name.clone(),
             link_state(link).to_owned(),
             DataSize::from_bytes(link.sent_bytes).to_string(),
@@ -253,9 +253,9 @@ fn render(status: &EdgeStatus) -> String {
             link.down_rate.to_string(),
             link.peak_rate.to_string(),
             if link.metered { "metered" } else { "free" }.to_owned(),
-        ]
-    }));
-    text += &render_table(&rows);
+        ]);
+    }
+    text += &links.to_string();
     let working = status
         .links
         .iter()
@@ -400,15 +400,6 @@ fn fleet_text(fleet: &FleetStatus) -> String {
         }
         None => format!("the service {assignment}\n"),
     }
-}
-
-/// Cell for an unknown value.
-fn dash() -> String {
-    "-".to_owned()
-}
-
-fn to_cells(cells: &[&str]) -> Vec<String> {
-    cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
 #[cfg(test)]

@@ -13,9 +13,8 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand};
 use marline_core::energy::Model;
 use marline_download::Report;
-use marline_net::printable::printable;
-use serde::Serialize;
 
+use crate::args::JsonArgs;
 use crate::{CliError, ConfigFile};
 
 /// `marline energy`.
@@ -30,19 +29,20 @@ pub struct EnergyArgs {
 #[derive(Debug, Subcommand)]
 pub enum EnergyCommand {
     /// List the device energy models with their sources.
+    #[command(mut_arg("json", |arg| arg.help("Print one JSON array")))]
     Models {
-        /// Print one JSON array.
-        #[arg(long)]
-        json: bool,
+        /// Format of the result.
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Show one device energy model: the power of each radio, its confidence, and the energy of a single packet.
     Show {
         /// Model name, or path of a model file.
         #[arg(value_name = "NAME|FILE")]
         model: String,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        /// Format of the result.
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Compute the energy of a recorded download on other devices, per link and per radio state.
     WhatIf {
@@ -52,9 +52,9 @@ pub enum EnergyCommand {
         /// Model name, or path of a model file; repeat to compare [default: as for `marline get`].
         #[arg(long = "model", value_name = "NAME|FILE")]
         models: Vec<String>,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        /// Format of the result.
+        #[command(flatten)]
+        format: JsonArgs,
     },
 }
 
@@ -71,12 +71,12 @@ own as a TOML file.";
 
 /// Runs a subcommand of `marline energy`.
 pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), CliError> {
-    let output = match &args.command {
-        EnergyCommand::Models { json } => models::render_list(*json)?,
-        EnergyCommand::Show { model, json } => {
-            models::render_model(&model_file::load(model).map_err(CliError::usage)?, *json)?
+    match &args.command {
+        EnergyCommand::Models { format } => models::print_list(*format),
+        EnergyCommand::Show { model, format } => {
+            models::print_model(&model_file::load(model).map_err(CliError::usage)?, *format)
         }
-        EnergyCommand::WhatIf { log, models, json } => {
+        EnergyCommand::WhatIf { log, models, format } => {
             let models = if models.is_empty() {
                 let configured = ConfigFile::read(config)?.energy_model;
                 let model = select_model(None, configured.as_deref())?;
@@ -87,10 +87,9 @@ pub(crate) fn run(args: &EnergyArgs, config: Option<&Path>) -> Result<(), CliErr
                 let found = models.iter().map(|name| model_file::load(name).map(|file| file.model));
                 found.collect::<Result<Vec<_>, _>>().map_err(CliError::usage)?
             };
-            what_if::run(log, models, *json)?
+            what_if::run(log, models, *format)
         }
-    };
-    crate::output::print_result(&output)
+    }
 }
 
 /// Loads the model named on the command line, else in the configuration file, else the default. `None` for the name `none`.
@@ -120,37 +119,6 @@ pub(crate) fn summary_line(report: &Report) -> Option<String> {
     Some(format!("energy with model {model}, including tails: {total} ({})", links.join(", ")))
 }
 
-/// Formats a value as indented JSON with a line end.
-pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CliError> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| CliError::failed(format!("cannot write the result as JSON: {error}")))?;
-    Ok(text + "\n")
-}
-
-/// Formats rows as a table with columns as wide as their widest cell. The last column is not padded.
-pub(crate) fn render_table(rows: &[Vec<String>]) -> String {
-    // Cells are escaped before their width is measured, since escaping makes them wider.
-    let escape_cell = |cell: &String| printable(cell).into_owned();
-    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(escape_cell).collect()).collect();
-    let mut widths: Vec<usize> = Vec::new();
-    for row in &rows {
-        widths.resize(widths.len().max(row.len()), 0);
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (cell, width) in row.iter().zip(&widths) {
-            line += &format!("{cell:<width$}  ");
-        }
-        text += line.trim_end();
-        text += "\n";
-    }
-    text
-}
-
 /// The default model. It has a radio of every kind, and for Wi-Fi and LTE those with the most reliable figures.
 const DEFAULT_MODEL: &str = "typical";
 
@@ -169,11 +137,5 @@ mod tests {
         assert_eq!(name(Some("none"), Some("huang2012")), None);
         let line = select_model(None, Some("x")).unwrap_err().message.unwrap();
         assert!(line.starts_with("energy-model in the configuration file: unknown energy model `x`"), "{line}");
-    }
-
-    #[test]
-    fn columns_are_as_wide_as_their_widest_cell() {
-        let row = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
-        assert_eq!(render_table(&[row(["a", "b"]), row(["ccc", ""])]), "a    b\nccc\n");
     }
 }

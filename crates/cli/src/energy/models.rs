@@ -3,44 +3,49 @@
 //! JSON fields have their unit in the name. The papers' mW per Mbit/s are equal to nanojoules per bit.
 
 use marline_core::energy::{ModelOrigin, PowerCurve, PowerStage, RadioModel};
+use marline_terminal::table::Table;
 use serde::Serialize;
 
+use super::DEFAULT_MODEL;
 use super::model_file::{self, LoadedModel};
-use super::{DEFAULT_MODEL, render_table, to_json};
 use crate::CliError;
+use crate::args::JsonArgs;
 
-/// The list of built-in models.
-pub(super) fn render_list(as_json: bool) -> Result<String, CliError> {
-    let models: Vec<LoadedModel> =
-        model_file::built_in_names().map(model_file::load).collect::<Result<_, _>>().map_err(CliError::failed)?;
-    if as_json {
-        return to_json(&models.iter().map(ModelJson::new).collect::<Vec<_>>());
-    }
-    let mut rows = vec![["MODEL", "RADIOS", "CONFIDENCE", "DEVICE"].map(str::to_owned).to_vec()];
-    for file in &models {
-        let kinds: Vec<&str> = file.model.radios().map(|(kind, _)| kind.name()).collect();
-        let confidence = file.origin.confidence.to_string();
-        rows.push(vec![file.model.name().into(), kinds.join(","), confidence, file.origin.device.clone()]);
-    }
-    let mut text = render_table(&rows);
-    text += &format!("\n{DEFAULT_MODEL} is the default. Sources:\n");
-    for file in &models {
-        text += &format!("  {}: {}\n", file.model.name(), file.origin.source);
-    }
-    Ok(text)
+/// Prints the list of built-in models.
+pub(super) fn print_list(format: JsonArgs) -> Result<(), CliError> {
+    let models = load_built_in().map_err(CliError::failed)?;
+    format.print(&models.iter().map(ModelJson::new).collect::<Vec<_>>(), |_| render_list(&models))
 }
 
-/// One model with all its figures.
-pub(super) fn render_model(file: &LoadedModel, as_json: bool) -> Result<String, CliError> {
-    if as_json {
-        return to_json(&ModelJson::new(file));
+fn load_built_in() -> Result<Vec<LoadedModel>, String> {
+    model_file::built_in_names().map(model_file::load).collect()
+}
+
+fn render_list(models: &[LoadedModel]) -> String {
+    let mut table = Table::new(["MODEL", "RADIOS", "CONFIDENCE", "DEVICE"]);
+    for file in models {
+        let kinds: Vec<&str> = file.model.radios().map(|(kind, _)| kind.name()).collect();
+        let confidence = file.origin.confidence.to_string();
+        table.row([file.model.name().into(), kinds.join(","), confidence, file.origin.device.clone()]);
     }
+    let mut text = format!("{table}\n{DEFAULT_MODEL} is the default. Sources:\n");
+    for file in models {
+        text += &format!("  {}: {}\n", file.model.name(), file.origin.source);
+    }
+    text
+}
+
+/// Prints one model with all its figures.
+pub(super) fn print_model(file: &LoadedModel, format: JsonArgs) -> Result<(), CliError> {
+    format.print(&ModelJson::new(file), |_| render_model(file))
+}
+
+fn render_model(file: &LoadedModel) -> String {
     let LoadedModel { model, origin } = file;
-    let mut rows = vec![
-        vec![model.name().to_owned(), origin.device.clone()],
-        vec!["source".into(), origin.source.clone()],
-        vec!["confidence".into(), origin.confidence.to_string()],
-    ];
+    let mut facts = Table::without_header();
+    facts.row([model.name().to_owned(), origin.device.clone()]);
+    facts.row(["source".into(), origin.source.clone()]);
+    facts.row(["confidence".into(), origin.confidence.to_string()]);
     let notes = [
         ("published", &origin.published),
         ("fitted", &origin.fitted),
@@ -48,23 +53,23 @@ pub(super) fn render_model(file: &LoadedModel, as_json: bool) -> Result<String, 
         ("assumed", &origin.assumed),
     ];
     for (label, remark) in notes {
-        rows.extend(remark.as_ref().map(|remark| vec![label.to_owned(), remark.clone()]));
+        if let Some(remark) = remark {
+            facts.row([label.to_owned(), remark.clone()]);
+        }
     }
     let concurrent = model.concurrent();
     if !model.platform().is_zero() {
-        rows.push(vec!["platform".into(), format!("{} continuously", model.platform())]);
+        facts.row(["platform".into(), format!("{} continuously", model.platform())]);
     }
     if !concurrent.shared_base.is_zero() {
-        rows.push(vec!["shared".into(), format!("{} less for each further active radio", concurrent.shared_base)]);
+        facts.row(["shared".into(), format!("{} less for each further active radio", concurrent.shared_base)]);
     }
     if !concurrent.extra_per_bit.is_zero() {
-        rows.push(vec!["extra".into(), format!("{} more while another radio is active", concurrent.extra_per_bit)]);
+        facts.row(["extra".into(), format!("{} more while another radio is active", concurrent.extra_per_bit)]);
     }
-    let mut text = render_table(&rows) + "\n";
-    let header = ["RADIO", "DOWN", "UP", "PROMOTION", "TAIL", "IDLE", "ONE PACKET"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let mut radios = Table::new(["RADIO", "DOWN", "UP", "PROMOTION", "TAIL", "IDLE", "ONE PACKET"]);
     for (kind, radio) in model.radios() {
-        rows.push(vec![
+        radios.row([
             kind.name().into(),
             draw_text(radio.down),
             draw_text(radio.up),
@@ -74,8 +79,7 @@ pub(super) fn render_model(file: &LoadedModel, as_json: bool) -> Result<String, 
             radio.single_packet_energy().to_string(),
         ]);
     }
-    text += &render_table(&rows);
-    Ok(text)
+    format!("{facts}\n{radios}")
 }
 
 fn draw_text(draw: PowerCurve) -> String {
@@ -187,26 +191,27 @@ mod tests {
 
     #[test]
     fn a_model_is_printed_with_its_figures_and_its_confidence() {
-        let text = render_model(&model_file::load("greenbag").unwrap(), false).unwrap();
+        let text = render_model(&model_file::load("greenbag").unwrap());
         for part in
             ["GreenBag, RTSS 2013, Table I", "100%", "2022.2mW + 16.720nJ/bit", "1350.0mW × 11.2000s", "15.120J"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let text = render_model(&model_file::load("emptcp-s3").unwrap(), false).unwrap();
+        let text = render_model(&model_file::load("emptcp-s3").unwrap());
         assert!(text.contains("298.4mW less for each further active radio"), "{text}");
-        let text = render_model(&model_file::load("thesis-s7").unwrap(), false).unwrap();
+        let text = render_model(&model_file::load("thesis-s7").unwrap());
         assert!(text.contains("700.0mW continuously") && text.contains("5.960nJ/bit more"), "{text}");
     }
 
     #[test]
     fn every_model_is_listed_with_its_source() {
-        let text = render_list(false).unwrap();
+        let models = load_built_in().unwrap();
+        let text = render_list(&models);
         for name in model_file::built_in_names() {
             assert_eq!(text.lines().filter(|line| line.trim_start().starts_with(&format!("{name}:"))).count(), 1);
             assert!(text.lines().any(|line| line.starts_with(&format!("{name} "))), "{name}");
         }
-        let list: serde_json::Value = serde_json::from_str(&render_list(true).unwrap()).unwrap();
+        let list = serde_json::to_value(models.iter().map(ModelJson::new).collect::<Vec<_>>()).unwrap();
         assert_eq!(list[0]["default"], true);
         assert_eq!(list[1]["radios"][1]["one_packet_j"], 15.12);
         assert_eq!(list[1]["confidence"], 1.0);

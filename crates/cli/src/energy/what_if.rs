@@ -14,17 +14,18 @@ use marline_core::energy::Model;
 use marline_core::stream;
 use marline_core::units::DataSize;
 use marline_download::{DownloadEnergy, LinkEnergy};
+use marline_terminal::table::Table;
 use serde::Serialize;
 
-use super::{render_table, to_json};
 use crate::CliError;
+use crate::args::JsonArgs;
 use crate::decision_log::{self, LogReader, MachineConfig, MachineInput, MachineOutput};
 
-/// Computes the energy of the log at `path` with every model.
-pub(super) fn run(path: &Path, models: Vec<Model>, as_json: bool) -> Result<String, CliError> {
+/// Computes the energy of the log at `path` with every model, and prints it.
+pub(super) fn run(path: &Path, models: Vec<Model>, format: JsonArgs) -> Result<(), CliError> {
     let report = count_log(decision_log::open(path)?, models)
         .map_err(|(line, problem)| CliError::failed(format!("{}:{line}: {problem}", path.display())))?;
-    if as_json { to_json(&report) } else { Ok(render(&report)) }
+    format.print(&report, render)
 }
 
 /// Result for all models (`docs/json.md`).
@@ -123,17 +124,18 @@ fn render(report: &WhatIfReport) -> String {
             text += "\n";
         }
         let header = ["LINK", "KIND", "CARRIED", "PROMOTION", "ACTIVE", "TAIL", "IDLE", "ALL"];
-        let mut rows = vec![header.map(str::to_owned).to_vec()];
+        let mut table = Table::new(header);
         for link in &model.links {
-            let mut row = vec![link.name.clone(), link.kind.into(), DataSize::from_bytes(link.bytes).to_string()];
+            let (name, kind) = (link.name.clone(), link.kind.to_owned());
+            let carried = DataSize::from_bytes(link.bytes).to_string();
             match (&link.energy, link.energy_j) {
                 (Some(parts), Some(total)) => {
                     let parts = [parts.promotion_j, parts.active_j, parts.tail_j, parts.idle_j, total];
-                    row.extend(parts.map(|joules| format!("{joules:.2} J")));
+                    let [promotion, active, tail, idle, total] = parts.map(|joules| format!("{joules:.2} J"));
+                    table.row([name, kind, carried, promotion, active, tail, idle, total]);
                 }
-                _ => row.push("not in this model".into()),
+                _ => table.row([name, kind, carried, "not in this model".into()]),
             }
-            rows.push(row);
         }
         let total = model.energy_j.map_or_else(|| "unknown".into(), |joules| format!("{joules:.2} J"));
         text += &format!("{}: {total} in {:.2} s plus tails", model.model, report.seconds);
@@ -141,7 +143,7 @@ fn render(report: &WhatIfReport) -> String {
             text += &format!(", of which {:.2} J without radios", model.platform_j);
         }
         text += "\n";
-        text += &render_table(&rows);
+        text += &table.to_string();
     }
     if let Some(line) = report.truncated_at {
         text += &format!("\nThe log is truncated at line {line} (the run was killed).\n");

@@ -14,12 +14,13 @@ use marline_fleet::ca::{
     Serial, UtcSeconds,
 };
 use marline_fleet::identity::{Identity, Name, Role};
+use marline_terminal::table::Table;
 use serde::Serialize;
 
-use crate::args::parse_positive_duration;
-use crate::energy::{render_table, to_json};
+use crate::args::{JsonArgs, parse_positive_duration};
+use crate::directories::config_dir;
 use crate::output::{print_notice, print_result};
-use crate::{CliError, config, credentials};
+use crate::{CliError, credentials};
 
 pub(super) const AFTER_HELP: &str = "\
 Examples:
@@ -114,10 +115,10 @@ enum CaCommand {
         ca_dir_args: CaDirArgs,
     },
     /// List all certificates and their states.
+    #[command(mut_arg("json", |arg| arg.help("Print one JSON array")))]
     List {
-        /// Print one JSON array.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
         #[command(flatten)]
         ca_dir_args: CaDirArgs,
     },
@@ -143,7 +144,7 @@ impl CaDirArgs {
 
 /// The directory that `option` named, or the default directory of the authority.
 pub(super) fn path(given: Option<PathBuf>, option: &str) -> Result<PathBuf, CliError> {
-    let default = || default_authority_dir(rustix::process::geteuid().is_root(), config::config_dir());
+    let default = || default_authority_dir(rustix::process::geteuid().is_root(), config_dir());
     let no_home =
         || CliError::usage(format!("no home directory: set the directory of the authority with {option}"));
     given.or_else(default).ok_or_else(no_home)
@@ -177,7 +178,7 @@ pub(super) fn run(args: CaArgs) -> Result<(), CliError> {
             let line = |one: IssuedCert| format!("{} {}\n", one.serial, one.identity);
             print_result(&revoked.map_err(to_cli_error)?.into_iter().map(line).collect::<String>())
         }
-        CaCommand::List { json, ca_dir_args } => list_certificates(&ca_dir_args, json, now),
+        CaCommand::List { format, ca_dir_args } => list_certificates(&ca_dir_args, format, now),
     }
 }
 
@@ -292,22 +293,23 @@ struct CertificateRow {
     state: CertState,
 }
 
-fn list_certificates(ca_dir_args: &CaDirArgs, as_json: bool, now: UtcSeconds) -> Result<(), CliError> {
+fn list_certificates(ca_dir_args: &CaDirArgs, format: JsonArgs, now: UtcSeconds) -> Result<(), CliError> {
     let all = ca_dir_args.open()?.issued_certs(now).map_err(to_cli_error)?;
-    let rows = all.into_iter().map(|(issued, state)| CertificateRow { issued, state });
-    if as_json {
-        return print_result(&to_json(&rows.collect::<Vec<_>>())?);
-    }
-    let mut lines = vec![["identity", "serial", "valid until", "state"].map(str::to_owned).to_vec()];
-    lines.extend(rows.map(|CertificateRow { issued, state }| {
-        let state = match state {
-            CertState::Valid => "valid",
-            CertState::Expired => "expired",
-            CertState::Revoked => "revoked",
-        };
-        vec![issued.identity.to_string(), issued.serial.to_string(), issued.not_after.to_string(), state.to_owned()]
-    }));
-    print_result(&render_table(&lines))
+    let rows: Vec<CertificateRow> =
+        all.into_iter().map(|(issued, state)| CertificateRow { issued, state }).collect();
+    format.print(&rows, |rows| {
+        let mut table = Table::new(["identity", "serial", "valid until", "state"]);
+        for CertificateRow { issued, state } in rows {
+            let state = match state {
+                CertState::Valid => "valid",
+                CertState::Expired => "expired",
+                CertState::Revoked => "revoked",
+            };
+            let (identity, serial) = (issued.identity.to_string(), issued.serial.to_string());
+            table.row([identity, serial, issued.not_after.to_string(), state.to_owned()]);
+        }
+        table.to_string()
+    })
 }
 
 /// Maps an error of the authority to an exit code.

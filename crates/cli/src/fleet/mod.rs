@@ -10,14 +10,13 @@ mod operator;
 mod renew;
 mod run;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
 
 use crate::CliError;
-use crate::args::parse_positive_duration;
+use crate::args::{JsonArgs, parse_positive_duration};
 
 pub(crate) use log_format::init_default_log as start_saying;
 
@@ -60,9 +59,8 @@ enum FleetCommand {
     Status {
         #[command(flatten)]
         operator_args: operator::OperatorArgs,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Show the same, updated every second.
     Watch {
@@ -85,11 +83,6 @@ enum FleetCommand {
     },
 }
 
-/// The state directory that systemd has created for this unit (`StateDirectory=`).
-pub(crate) fn unit_state_dir() -> Option<PathBuf> {
-    std::env::var_os("STATE_DIRECTORY").filter(|value| !value.is_empty()).map(PathBuf::from)
-}
-
 /// Runs a subcommand of `marline fleet`.
 pub(crate) fn run(args: FleetArgs) -> Result<(), CliError> {
     match args.command {
@@ -97,7 +90,7 @@ pub(crate) fn run(args: FleetArgs) -> Result<(), CliError> {
         FleetCommand::Enroll(args) => enroll::run(&args),
         FleetCommand::Renew(args) => renew::run(&args),
         FleetCommand::Run(args) => run::run(args),
-        FleetCommand::Status { operator_args, json } => operator::status(&operator_args, json),
+        FleetCommand::Status { operator_args, format } => operator::status(&operator_args, format),
         FleetCommand::Watch { operator_args } => operator::watch(&operator_args),
         FleetCommand::Drain { relay, time, undo, operator_args } => {
             operator::drain(&operator_args, &relay, time, undo)

@@ -10,19 +10,20 @@ use std::future::Future;
 use std::time::Duration;
 
 use clap::Args;
-use marline_core::units::{Bitrate, Ratio};
+use marline_core::units::Ratio;
 use marline_fleet::ca::UtcSeconds;
 use marline_fleet::identity::{Name, Role};
 use marline_fleet::service::api_types::{EdgeSummary, Endpoint, RelaySummary, ServiceStatus};
 use marline_fleet::service::{Client, ClientError, DrainReply, DrainRequest};
 use marline_net::printable::printable;
+use marline_terminal::screen;
+use marline_terminal::table::{Table, or_dash};
 use serde::Serialize;
 
 use crate::CliError;
+use crate::args::JsonArgs;
 use crate::credentials::MemberFileArgs;
-use crate::energy::{render_table, to_json};
-use crate::output::{print_notice, print_result};
-use crate::paths::repeat;
+use crate::output::print_notice;
 
 /// Options for the service and the operator's credentials.
 #[derive(Debug, Args)]
@@ -65,10 +66,10 @@ async fn fetch_overview(client: &mut Client) -> Result<FleetOverview, CliError> 
     }
 }
 
-pub(super) fn status(operator_args: &OperatorArgs, as_json: bool) -> Result<(), CliError> {
+pub(super) fn status(operator_args: &OperatorArgs, format: JsonArgs) -> Result<(), CliError> {
     let mut client = operator_args.client()?;
     let fleet = block_on(async { fetch_overview(&mut client).await })??;
-    print_result(&if as_json { to_json(&fleet)? } else { render(&fleet) })?;
+    format.print(&fleet, render)?;
     fleet
         .members_error
         .map_or(Ok(()), |reason| Err(CliError::failed(format!("relays and edges are unknown: {reason}"))))
@@ -77,7 +78,7 @@ pub(super) fn status(operator_args: &OperatorArgs, as_json: bool) -> Result<(), 
 pub(super) fn watch(operator_args: &OperatorArgs) -> Result<(), CliError> {
     let mut client = operator_args.client()?;
     let runtime = new_runtime()?;
-    repeat(|| runtime.block_on(fetch_overview(&mut client)).map(|fleet| render(&fleet)))
+    screen::watch(|| runtime.block_on(fetch_overview(&mut client)).map(|fleet| render(&fleet)))
 }
 
 pub(super) fn drain(
@@ -102,16 +103,16 @@ pub(super) fn drain(
 
 fn render(fleet: &FleetOverview) -> String {
     let now = UtcSeconds::now();
-    let mut rows =
-        vec![to_cells(&["relay", "state", "free", "capacity", "share", "edges", "last seen", "certificate"])];
-    rows.extend(fleet.relays.iter().map(|relay| {
+    let mut relays =
+        Table::new(["relay", "state", "free", "capacity", "share", "edges", "last seen", "certificate"]);
+    for relay in &fleet.relays {
         let state = match relay {
             RelaySummary { healthy: false, .. } => "unresponsive",
             RelaySummary { draining: true, .. } => "draining",
             _ => "ok",
         };
         let share = Ratio::of(relay.free.bits_per_sec(), relay.capacity.bits_per_sec());
-        vec![
+        relays.row([
             relay.name.to_string(),
             state.to_owned(),
             relay.free.to_string(),
@@ -120,10 +121,9 @@ fn render(fleet: &FleetOverview) -> String {
             relay.edges.to_string(),
             age_text(relay.age_ms),
             time_left(relay.certificate_not_after.as_deref(), now),
-        ]
-    }));
-    let mut text = service_line(&fleet.service) + "\n" + &render_table(&rows) + "\n";
-    let mut rows = vec![to_cells(&[
+        ]);
+    }
+    let mut edges = Table::new([
         "edge",
         "relay",
         "reserved",
@@ -132,21 +132,21 @@ fn render(fleet: &FleetOverview) -> String {
         "destination",
         "last seen",
         "certificate",
-    ])];
-    rows.extend(fleet.edges.iter().map(|edge| {
-        let no_relay = || edge.reason.map_or_else(|| "-".to_owned(), |reason| format!("({})", reason.as_str()));
-        vec![
+    ]);
+    for edge in &fleet.edges {
+        let no_relay = || or_dash(edge.reason.map(|reason| format!("({})", reason.as_str())));
+        edges.row([
             edge.name.to_string(),
             edge.relay.as_ref().map_or_else(no_relay, Name::to_string),
-            edge.reservation.map_or_else(|| "-".to_owned(), |rate: Bitrate| rate.to_string()),
+            or_dash(edge.reservation),
             edge.throughput.to_string(),
             edge.best_link_rate.to_string(),
             origin_text(&edge.origin),
             age_text(edge.age_ms),
             time_left(edge.certificate_not_after.as_deref(), now),
-        ]
-    }));
-    text += &render_table(&rows);
+        ]);
+    }
+    let mut text = format!("{}\n{relays}\n{edges}", service_line(&fleet.service));
     let relays = fleet.relays.iter().map(|row| (Role::Relay, &row.name, &row.duplicate_addresses));
     let edges = fleet.edges.iter().map(|row| (Role::Edge, &row.name, &row.duplicate_addresses));
     for (role, name, addresses) in relays.chain(edges).filter(|(_, _, addresses)| !addresses.is_empty()) {
@@ -181,10 +181,6 @@ fn service_line(service: &ServiceStatus) -> String {
     let error_text =
         service.error.as_ref().map_or_else(String::new, |error| format!("\nerror: {}", printable(error)));
     format!("{leader_text}{epoch}{region}, store {}{error_text}\n", printable(&service.store))
-}
-
-fn to_cells(cells: &[&str]) -> Vec<String> {
-    cells.iter().map(|cell| (*cell).to_owned()).collect()
 }
 
 fn age_text(millis: u64) -> String {

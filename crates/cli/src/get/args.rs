@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use marline_core::fetch::{MeteredUse, Policy};
+use marline_core::fetch::Policy;
 use marline_core::units::Bitrate;
 use marline_download::Checksum;
-use marline_net::links::{LinkArg, parse_rate_limit};
+use marline_net::links::parse_rate_limit;
 
 use super::request::RequestArgs;
 use crate::Secret;
-use crate::args::{parse_metered_use, parse_positive_duration};
+use crate::args::{CaFileArgs, EnergyModelArgs, JsonArgs, LinkArgs, TraceArgs, parse_positive_duration};
 
 pub(crate) const AFTER_HELP: &str = "\
 Examples:
@@ -40,6 +40,15 @@ ms, s, min, h, d. A --limit-rate such as 2M is in bytes per second, as in curl."
 /// `marline get`.
 #[derive(Debug, Args)]
 #[command(args_override_self = true)]
+#[command(mut_arg("json", |arg| {
+    arg.help("Print one JSON object per file, also on failure; on standard error if the file goes to standard output")
+}))]
+#[command(mut_arg("trace", |arg| {
+    arg.help("Write a decision log for `marline replay` to FILE (not `-`), or with several files into this directory")
+}))]
+#[command(mut_arg("energy_model", |arg| {
+    arg.help("Device energy model for the report: a name, a file, or none [default: typical]")
+}))]
 pub struct GetArgs {
     /// URLs to download (http or https), one file each.
     #[arg(required_unless_present_any = ["input_file", "metalink"], value_name = "URL")]
@@ -64,15 +73,9 @@ pub struct GetArgs {
     /// Add a mirror of the file; repeat for more. Mirrors are combined only if a checksum verifies the file.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<Secret>,
-    /// Use only this link; repeat for more [default: all working links].
-    #[arg(long, value_name = "IFACE[,…]")]
-    pub link: Vec<LinkArg>,
-    /// Use the links below an active VPN instead of the VPN alone.
-    #[arg(long)]
-    pub bypass_vpn: bool,
-    /// Use of metered links: avoid (only if all others have failed), use, or never [default: avoid].
-    #[arg(long, value_name = "avoid|use|never", value_parser = parse_metered_use)]
-    pub metered: Option<MeteredUse>,
+    /// Links to use.
+    #[command(flatten)]
+    pub links: LinkArgs,
     /// Scheduling policy: single, naive, static-limit, dynamic-limit, bdp-limit or marline.
     #[arg(long, default_value = "marline", value_name = "NAME")]
     pub policy: Policy,
@@ -91,9 +94,9 @@ pub struct GetArgs {
     /// Options of requests and connections.
     #[command(flatten)]
     pub request: RequestArgs,
-    /// Trust only the certificate authorities in this PEM file [default: those of the system].
-    #[arg(long, value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
+    /// Trusted certificate authorities.
+    #[command(flatten)]
+    pub authorities: CaFileArgs,
     /// Fail unless the file has this checksum.
     #[arg(long, value_name = "sha256=HEX")]
     pub checksum: Option<Checksum>,
@@ -112,15 +115,15 @@ pub struct GetArgs {
     /// Give up a link after this many retries without progress.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub retry: u32,
-    /// Print one JSON object per file, also on failure; on standard error if the file goes to standard output.
-    #[arg(long)]
-    pub json: bool,
-    /// Write a decision log for `marline replay` to FILE (not `-`), or with several files into this directory.
-    #[arg(long, value_name = "FILE")]
-    pub trace: Option<PathBuf>,
-    /// Device energy model for the report: a name, a file, or none [default: typical].
-    #[arg(long, value_name = "NAME|FILE")]
-    pub energy_model: Option<String>,
+    /// Format of the report.
+    #[command(flatten)]
+    pub format: JsonArgs,
+    /// Decision logs.
+    #[command(flatten)]
+    pub log: TraceArgs,
+    /// Energy model of the report.
+    #[command(flatten)]
+    pub model: EnergyModelArgs,
     /// Print only errors, no progress and no notices.
     #[arg(short, long, visible_short_alias = 's', visible_alias = "silent")]
     pub quiet: bool,
@@ -160,7 +163,7 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-    use crate::args::{Cli, Command, parse};
+    use crate::command_line::{Cli, Command, parse};
 
     fn parse_get(arguments: &[&str]) -> Result<GetArgs, String> {
         let command_line = ["marline", "get"].iter().chain(arguments).map(OsString::from);
@@ -207,7 +210,7 @@ mod tests {
             "http://i/f",
         ])
         .unwrap();
-        assert_eq!((args.urls.len(), args.link.len(), args.retry), (2, 2, 9));
+        assert_eq!((args.urls.len(), args.links.link.len(), args.retry), (2, 2, 9));
         assert_eq!(args.policy, Policy::BdpLimit);
         assert_eq!(args.max_time, Some(Duration::from_secs(60)));
         assert_eq!(args.rate_limits[1], RateLimit { link: Some("wwan0".into()), rate: Bitrate::from_mbps(5) });
@@ -284,7 +287,7 @@ mod tests {
         assert!(args.quiet && args.retry == 3);
         assert_eq!(args.request.headers().unwrap(), [("Cookie".to_owned(), "a=1; b=2".to_owned())]);
         assert_eq!(args.request.cookie_files().load, [PathBuf::from("file")]);
-        let link = parse_get(&["--link", "lo,limit=2M", "h/f"]).unwrap().link.remove(0);
+        let link = parse_get(&["--link", "lo,limit=2M", "h/f"]).unwrap().links.link.remove(0);
         assert_eq!(link.rate_limit, Some(Bitrate::from_bits_per_sec(8 * 2 * 1024 * 1024)));
     }
 

@@ -38,7 +38,7 @@ use request::default_login;
 
 /// Downloads the files, with progress and reports.
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> {
-    let (json, quiet, reports_energy) = (args.json, args.quiet, args.energy_model.is_some());
+    let (json, quiet, reports_energy) = (args.format.json, args.quiet, args.model.energy_model.is_some());
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
     let first_url = args.urls.first().map(|url| mask_secrets(url.expose())).unwrap_or_default();
     let mut notices = InputNotices::default();
@@ -115,12 +115,12 @@ fn build_batch(args: GetArgs, config: Option<&Path>, notices: &mut InputNotices)
     }
     let connect_options = args.request.connect_options()?;
     let mut user = args.user.as_ref().map(|text| parse_user(text.expose(), "--user")).transpose()?;
-    if args.trace.as_deref() == Some(Path::new("-")) {
+    if args.log.trace.as_deref() == Some(Path::new("-")) {
         return Err(CliError::usage("--trace -: standard output is for results; name a file for the log"));
     }
     let limit = args.rate_limits.iter().rev().find(|limit| limit.link.is_none()).map(|limit| limit.rate);
-    for (index, link) in args.link.iter().enumerate() {
-        if args.link[..index].iter().any(|other| other.name == link.name) {
+    for (index, link) in args.links.link.iter().enumerate() {
+        if args.links.link[..index].iter().any(|other| other.name == link.name) {
             return Err(CliError::usage(format!("--link {}: named twice", link.name)));
         }
     }
@@ -162,14 +162,14 @@ fn build_batch(args: GetArgs, config: Option<&Path>, notices: &mut InputNotices)
         source.login = source.login.take().or_else(|| default_login(&logins, &source.url));
     }
     let config_file = ConfigFile::read(config)?;
-    let metered = args.metered.or(config_file.metered).unwrap_or_default();
-    let links = link_choice(args.link, args.bypass_vpn, &args.rate_limits, &config_file)?;
-    let model = energy::select_model(args.energy_model.as_deref(), config_file.energy_model.as_deref())?;
+    let metered = args.links.metered.or(config_file.metered).unwrap_or_default();
+    let links = link_choice(args.links.link, args.links.vpn.bypass_vpn, &args.rate_limits, &config_file)?;
+    let model = energy::select_model(args.model.energy_model.as_deref(), config_file.energy_model.as_deref())?;
     // The battery is only measured for the JSON report.
-    let power_supplies = args.json.then(|| POWER_SUPPLIES.into());
+    let power_supplies = args.format.json.then(|| POWER_SUPPLIES.into());
     let first_url = entries.first().and_then(|entry| entry.sources.first()).map(|source| source.url.clone());
     let is_from_list = !args.input_file.is_empty() || !metalinks.is_empty();
-    let targets = OutputTargets { output: args.output, dir: args.dir, trace: args.trace, has_several };
+    let targets = OutputTargets { output: args.output, dir: args.dir, trace: args.log.trace, has_several };
     let count = entries.len();
     let files = entries
         .into_iter()
@@ -200,7 +200,7 @@ fn build_batch(args: GetArgs, config: Option<&Path>, notices: &mut InputNotices)
                 host_logins: logins,
                 send_to_all_hosts: args.location_trusted,
             },
-            ca_file: args.ca_file,
+            ca_file: args.authorities.ca_file,
             rate_limit: limit,
             energy: EnergyOptions { model, power_supply_dir: power_supplies },
             mptcp: args.mptcp,

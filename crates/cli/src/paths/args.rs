@@ -1,13 +1,15 @@
 //! Command-line arguments of `marline paths` and `marline restore`.
 
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use marline_core::link::LinkKind;
 use marline_core::paths::{Goal, Policy};
-use marline_net::links::{LinkArg, ParseLinkArgError};
 use marline_paths::transparent::PortRange;
+
+#[cfg(feature = "fleet")]
+use crate::args::LinkOption;
+use crate::args::{DaemonLinkArgs, EnergyModelArgs, JsonArgs, RunDirArgs, TraceArgs, VpnArgs};
 
 /// End of the output of `marline paths --help`.
 pub(crate) const AFTER_HELP: &str = "\
@@ -83,9 +85,8 @@ pub(super) enum PathsCommand {
     Status {
         #[command(flatten)]
         run_dir_args: RunDirArgs,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
         /// Show at most N connections, the busiest first.
         #[arg(long, value_name = "N", value_parser = parse_count)]
         at_most: Option<usize>,
@@ -102,9 +103,8 @@ pub(super) enum PathsCommand {
         token: u32,
         #[command(flatten)]
         run_dir_args: RunDirArgs,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Check whether this host can run `marline paths`, and print remedies.
     #[command(after_help = AFTER_DOCTOR)]
@@ -114,22 +114,19 @@ pub(super) enum PathsCommand {
         probe: Vec<String>,
         #[command(flatten)]
         run_dir_args: RunDirArgs,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Print which of two kinds of links, or both, uses the least energy per byte at given rates.
     #[command(after_help = AFTER_EIB)]
     Eib {
-        /// Device energy model: a name or a file (see `marline energy models`).
-        #[arg(long, value_name = "NAME|FILE")]
-        energy_model: Option<String>,
+        #[command(flatten)]
+        model: EnergyModelArgs,
         /// Kinds of the first and the second link.
         #[arg(long, value_name = "KIND,KIND", default_value = "wifi,lte", value_parser = parse_kinds)]
         kinds: (LinkKind, LinkKind),
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Same as `marline restore`.
     Restore(RestoreArgs),
@@ -146,8 +143,8 @@ pub struct RestoreArgs {
 }
 
 /// `marline paths run`.
-#[derive(Debug, Args)]
-pub(super) struct RunArgs {
+#[derive(Clone, Debug, Default, Args)]
+pub(crate) struct RunArgs {
     /// Goal: speed, latency, energy or cost [default: energy].
     #[arg(long, value_name = "GOAL")]
     pub(super) goal: Option<Goal>,
@@ -159,17 +156,12 @@ pub(super) struct RunArgs {
     /// Policy: marline, or for comparisons emptcp, wifi-first or mptcp [default: marline].
     #[arg(long, value_name = "NAME")]
     pub(super) policy: Option<Policy>,
-    /// Use only this link; repeat for more [default: all links that work, now or later].
-    ///
-    /// With `,optional` the interface need not exist yet.
-    #[arg(long, value_name = "IFACE[,…]")]
-    pub(super) link: Vec<LinkOption>,
-    /// Use the links below an active VPN instead of the VPN alone.
-    #[arg(long)]
-    pub(super) bypass_vpn: bool,
-    /// Device energy model: a name or a file (see `marline energy models`) [default: typical].
-    #[arg(long, value_name = "NAME|FILE")]
-    pub(super) energy_model: Option<String>,
+    #[command(flatten)]
+    pub(super) links: DaemonLinkArgs,
+    #[command(flatten)]
+    pub(super) vpn: VpnArgs,
+    #[command(flatten)]
+    pub(super) model: EnergyModelArgs,
     /// Manage all connections together through the kernel's path manager: less precise, but it survives a crash.
     #[arg(long)]
     pub(super) kernel_pm: bool,
@@ -185,9 +177,8 @@ pub(super) struct RunArgs {
     /// With --transparent: forward only connections to this port or range of ports; repeat for more.
     #[arg(long, value_name = "PORT[-PORT]")]
     pub(super) port: Vec<PortRange>,
-    /// Write a decision log for `marline replay` to FILE.
-    #[arg(long, value_name = "FILE")]
-    pub(super) trace: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) log: TraceArgs,
     #[command(flatten)]
     pub(super) run_dir_args: RunDirArgs,
     /// Print only errors.
@@ -195,41 +186,19 @@ pub(super) struct RunArgs {
     pub(super) quiet: bool,
 }
 
-/// Value of `--link`.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct LinkOption {
-    /// Interface and properties of the link.
-    pub(super) link: LinkArg,
-    /// Whether the interface may be missing (`optional`): the daemon then waits for it. Otherwise a missing interface is an error,
-    /// since its name may be a typo.
-    pub(super) is_optional: bool,
-}
-
-impl FromStr for LinkOption {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
-            text.split(',').partition(|part| *part == "optional");
-        let link = link_parts.join(",").parse().map_err(|error| match error {
-            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `optional`.
-            ParseLinkArgError::UnknownKey(part) => {
-                format!(
-                    "`{part}`: use kind=, metered=, budget= or optional after the interface, separated by commas"
-                )
-            }
-            error => error.to_string(),
-        })?;
-        Ok(Self { link, is_optional: !optional_parts.is_empty() })
+#[cfg(feature = "fleet")]
+impl RunArgs {
+    /// Arguments of the path manager that runs in the process of an edge.
+    pub(crate) fn for_edge(goal: Goal, links: Vec<LinkOption>, run_dir_args: RunDirArgs) -> Self {
+        Self {
+            goal: Some(goal),
+            short_queues: true,
+            links: DaemonLinkArgs { link: links },
+            run_dir_args,
+            quiet: true,
+            ..Self::default()
+        }
     }
-}
-
-/// Option for the run directory of a daemon.
-#[derive(Clone, Debug, Args)]
-pub(super) struct RunDirArgs {
-    /// Directory of the daemon's control socket and of its state for recovery after a crash [default: /run/marline].
-    #[arg(long, value_name = "DIR")]
-    pub(super) run_dir: Option<PathBuf>,
 }
 
 /// Parses an MPTCP token, with or without `0x`.
@@ -263,20 +232,6 @@ mod tests {
         assert_eq!(parse_token("0x10"), Ok(16));
         for bad in ["", "0x", "x", "123456789", "-1", "+1"] {
             assert!(parse_token(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_link_may_be_optional() {
-        let parse_link =
-            |text: &str| text.parse::<LinkOption>().map(|wanted| (wanted.link.name, wanted.is_optional));
-        assert_eq!(parse_link("usb0"), Ok(("usb0".into(), false)));
-        assert_eq!(parse_link("usb0,optional"), Ok(("usb0".into(), true)));
-        let link: LinkOption = "usb0,optional,kind=lte,budget=2GB".parse().unwrap();
-        assert_eq!((link.link.kind, link.is_optional), (Some(LinkKind::Lte), true));
-        assert_eq!(link.link.budget.map(|budget| budget.bytes()), Some(2_000_000_000));
-        for bad in ["optional", "usb0,soon", "usb0,optional=yes"] {
-            assert!(parse_link(bad).is_err(), "{bad}");
         }
     }
 

@@ -7,17 +7,18 @@ use marline_net::links::Interface;
 use marline_paths::doctor::{self, RequestedLink};
 use marline_terminal::findings;
 
-use super::args::LinkOption;
-use super::{print_notice, print_result, to_json};
+use super::print_notice;
+use super::run::{configured_links, configured_scope};
+use crate::args::{JsonArgs, LinkOption};
 use crate::{CliError, ConfigFile, energy};
 
 /// Checks the host for a run with this configuration. Fails if `marline paths run` would reject the configuration.
-pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: bool) -> Result<(), CliError> {
+pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, format: JsonArgs) -> Result<(), CliError> {
     energy::select_model(None, file.energy_model.as_deref())?;
-    file.paths.forward_scope()?;
+    configured_scope(&file.paths)?;
     let expected_link =
         |option: LinkOption| RequestedLink { name: option.link.name, is_optional: option.is_optional };
-    let expected_links = file.paths.link_options().map(expected_link).collect();
+    let expected_links = configured_links(&file.paths).map(expected_link).collect();
     let servers: Vec<_> = probe
         .iter()
         .map(|server| doctor::resolve_server(server))
@@ -37,7 +38,7 @@ pub(super) fn run(probe: &[String], run_dir: &Path, file: &ConfigFile, json: boo
         }
     }
     let report = doctor::examine_host(&facts, &probe_results);
-    print_result(&if json { to_json(&report)? } else { render(&report) })?;
+    format.print(&report, render)?;
     if report.ok { Ok(()) } else { Err(CliError::without_message(CliError::FAILED)) }
 }
 

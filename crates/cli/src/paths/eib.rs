@@ -5,9 +5,10 @@ use std::path::Path;
 use marline_core::energy::{EibRow, EnergyInfoBase};
 use marline_core::link::LinkKind;
 use marline_core::units::Bitrate;
+use marline_terminal::table::Table;
 use serde::Serialize;
 
-use super::{print_result, to_json};
+use crate::args::JsonArgs;
 use crate::{CliError, ConfigFile, energy};
 
 /// One row. Serialises to one element of `rows` of `--json`.
@@ -23,7 +24,7 @@ struct JsonRow {
 pub(super) fn run(
     model: Option<&str>,
     (first, second): (LinkKind, LinkKind),
-    json: bool,
+    format: JsonArgs,
     config: Option<&Path>,
 ) -> Result<(), CliError> {
     let configured = ConfigFile::read(config)?.energy_model;
@@ -38,11 +39,8 @@ pub(super) fn run(
         )));
     };
     let rows: Vec<JsonRow> = base.rows(&rates()).iter().map(row_json).collect();
-    if json {
-        let value = serde_json::json!({ "model": model.name(), "first": first, "second": second, "rows": rows });
-        return print_result(&to_json(&value)?);
-    }
-    print_result(&table(model.name(), first, second, &rows))
+    let value = serde_json::json!({ "model": model.name(), "first": first, "second": second, "rows": rows });
+    format.print(&value, |_| table(model.name(), first, second, &rows))
 }
 
 /// Rates of the second link: the four of the paper, and those of present links.
@@ -61,15 +59,13 @@ fn row_json(row: &EibRow) -> JsonRow {
 }
 
 fn table(model: &str, first: LinkKind, second: LinkKind, eib_rows: &[JsonRow]) -> String {
-    let mut rows = vec![
-        [
-            format!("{second}, Mbit/s"),
-            format!("{second} alone below"),
-            "both".into(),
-            format!("{first} alone above"),
-        ]
-        .to_vec(),
-    ];
+    let mut table = Table::without_header();
+    table.row([
+        format!("{second}, Mbit/s"),
+        format!("{second} alone below"),
+        "both".into(),
+        format!("{first} alone above"),
+    ]);
     let three_decimals = |rate: f64| format!("{rate:.3}");
     for line in eib_rows {
         let first_above = line.first_above_mbps.map_or_else(|| "never".to_owned(), three_decimals);
@@ -80,17 +76,9 @@ fn table(model: &str, first: LinkKind, second: LinkKind, eib_rows: &[JsonRow]) -
             }
             None => format!("from {}", three_decimals(line.second_below_mbps)),
         };
-        rows.push(vec![
-            format!("{:.1}", line.second_mbps),
-            three_decimals(line.second_below_mbps),
-            both,
-            first_above,
-        ]);
+        table.row([format!("{:.1}", line.second_mbps), three_decimals(line.second_below_mbps), both, first_above]);
     }
-    format!(
-        "{model}: links with the least energy per byte, by the rate of the {first} link in Mbit/s\n\n{}",
-        energy::render_table(&rows)
-    )
+    format!("{model}: links with the least energy per byte, by the rate of the {first} link in Mbit/s\n\n{table}")
 }
 
 #[cfg(test)]

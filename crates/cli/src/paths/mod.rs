@@ -18,31 +18,32 @@ use marline_paths::control::{self, ControlError, ControlReply, ControlRequest};
 use marline_paths::host_config::RUN_DIR;
 use marline_paths::restore;
 
-use self::args::{PathsCommand, RunDirArgs};
-use crate::output::{print_notice, print_result};
+use self::args::PathsCommand;
+use crate::args::RunDirArgs;
+use crate::control::query_error;
+use crate::directories::user_run_dir;
+use crate::output::print_notice;
 use crate::{CliError, ConfigFile};
 
+#[cfg(feature = "fleet")]
+pub(crate) use self::args::RunArgs;
 pub(crate) use self::args::{AFTER_HELP, AFTER_RESTORE, PathsArgs, RestoreArgs};
 #[cfg(feature = "fleet")]
-pub(crate) use self::render::repeat;
-pub(crate) use self::run::PathsConfig;
+pub(crate) use self::run::run as run_path_manager;
 
 /// Runs a subcommand of `marline paths`.
 pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError> {
     match args.command {
         None => run::run(args.run, config),
         Some(PathsCommand::Run(run)) => run::run(*run, config),
-        Some(PathsCommand::Status { run_dir_args, json, at_most }) => {
+        Some(PathsCommand::Status { run_dir_args, format, at_most }) => {
             let reply = query(
                 &DaemonLocation::from_args(&run_dir_args, config)?,
                 &ControlRequest::Status { max_connections: at_most },
             )?;
             let ControlReply::Status(status) = reply else { return Err(unexpected_reply()) };
-            print_result(&if json {
-                to_json(&status)?
-            } else {
-                render::render_status(&status, at_most.unwrap_or(render::DEFAULT_MAX_CONNECTIONS))
-            })
+            let at_most = at_most.unwrap_or(render::DEFAULT_MAX_CONNECTIONS);
+            format.print(&*status, |status| render::render_status(status, at_most))
         }
         Some(PathsCommand::Watch { run_dir_args }) => {
             let (location, mut has_answered) = (DaemonLocation::from_args(&run_dir_args, config)?, false);
@@ -64,18 +65,18 @@ pub(crate) fn run(args: PathsArgs, config: Option<&Path>) -> Result<(), CliError
                 }
             })
         }
-        Some(PathsCommand::Explain { token, run_dir_args, json }) => {
+        Some(PathsCommand::Explain { token, run_dir_args, format }) => {
             let reply =
                 query(&DaemonLocation::from_args(&run_dir_args, config)?, &ControlRequest::Explain { token })?;
             let ControlReply::Explanation(explained) = reply else { return Err(unexpected_reply()) };
-            print_result(&if json { to_json(&explained)? } else { render::render_explanation(&explained) })
+            format.print(&*explained, render::render_explanation)
         }
-        Some(PathsCommand::Doctor { probe, run_dir_args, json }) => {
+        Some(PathsCommand::Doctor { probe, run_dir_args, format }) => {
             let file = ConfigFile::read(config)?;
-            doctor::run(&probe, &DaemonLocation::from_config(&run_dir_args, &file)?.run_dir, &file, json)
+            doctor::run(&probe, &DaemonLocation::from_config(&run_dir_args, &file)?.run_dir, &file, format)
         }
-        Some(PathsCommand::Eib { energy_model, kinds, json }) => {
-            eib::run(energy_model.as_deref(), kinds, json, config)
+        Some(PathsCommand::Eib { model, kinds, format }) => {
+            eib::run(model.energy_model.as_deref(), kinds, format, config)
         }
         Some(PathsCommand::Restore(args)) => restore_from_args(&args, config),
     }
@@ -146,13 +147,6 @@ fn query(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlR
     query_daemon(location, request).map_err(|error| query_error(&error))
 }
 
-/// Maps an error of a control socket to an exit code.
-pub(crate) fn query_error(error: &ControlError) -> CliError {
-    let code =
-        if matches!(error, ControlError::NotPermitted { .. }) { CliError::PRIVILEGE } else { CliError::FAILED };
-    CliError::new(code, error.to_string())
-}
-
 /// Sends a request to the daemon. Without an explicit run directory, a dry run of this user responds if no daemon runs in the
 /// default directory.
 fn query_daemon(location: &DaemonLocation, request: &ControlRequest) -> Result<ControlReply, ControlError> {
@@ -162,21 +156,6 @@ fn query_daemon(location: &DaemonLocation, request: &ControlRequest) -> Result<C
             control::query(&user_dir, request)
         }
         (reply, _) => reply,
-    }
-}
-
-/// Run directory of a user without privileges.
-pub(crate) fn user_run_dir() -> Option<PathBuf> {
-    let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty())?;
-    Some(Path::new(&runtime_dir).join("marline"))
-}
-
-/// Run directories of a daemon that needs no privileges: the explicit one, or the default and then that of the user.
-#[cfg(feature = "fleet")]
-pub(crate) fn run_dirs(given: Option<&Path>) -> Vec<PathBuf> {
-    match given {
-        Some(named) => vec![named.to_owned()],
-        None => std::iter::once(RUN_DIR.into()).chain(user_run_dir()).collect(),
     }
 }
 
@@ -193,8 +172,4 @@ fn to_cli_error(error: PathsError) -> CliError {
 /// Error for a response that does not match the request.
 fn unexpected_reply() -> CliError {
     CliError::failed("unexpected response of the daemon: it may be of another version; restart it")
-}
-
-fn to_json(value: &impl serde::Serialize) -> Result<String, CliError> {
-    crate::energy::to_json(value)
 }

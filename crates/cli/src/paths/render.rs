@@ -1,24 +1,18 @@
 //! Renders the [`Status`] of the path manager as tables, once or updated every second.
 //!
-//! 1. On a terminal, each update overwrites the screen from its top. On a dumb terminal, or in a file, the updates follow each
-//!    other.
-//! 2. Reasons are sentences and are in the last column, so that a narrow terminal truncates them and not the figures.
+//! Reasons are sentences and are in the last column, so that a narrow terminal truncates them and not the figures.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write};
-use std::time::Duration;
 
-use marline_net::printable::{printable, printable_lines};
 use marline_paths::status::{Connection, Explanation, Status, Subflow};
+use marline_terminal::screen;
+use marline_terminal::table::{Table, or_dash};
 
 use crate::CliError;
-use crate::energy::render_table;
 use crate::progress::{rate, size, time};
 
 /// Default for the number of connections that are shown. Chosen: more than a screen shows.
 pub(super) const DEFAULT_MAX_CONNECTIONS: usize = 100;
-/// Interval of updates. Chosen: people do not read figures more often.
-const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The whole status as text.
 pub(super) fn render_status(status: &Status, at_most: usize) -> String {
@@ -35,45 +29,7 @@ pub(super) fn render_status(status: &Status, at_most: usize) -> String {
 
 /// Shows the status that `query` returns every second, until it fails.
 pub(super) fn watch(mut query: impl FnMut() -> Result<Box<Status>, CliError>) -> Result<(), CliError> {
-    repeat(|| Ok(render_status(&*query()?, DEFAULT_MAX_CONNECTIONS)))
-}
-
-/// Shows the text that `query` returns every second, until it fails.
-pub(crate) fn repeat(mut query: impl FnMut() -> Result<String, CliError>) -> Result<(), CliError> {
-    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    let can_repaint = std::io::stdout().is_terminal() && !is_dumb;
-    loop {
-        let text = query()?;
-        let mut stdout = std::io::stdout().lock();
-        if can_repaint {
-            let (columns, rows) = terminal_size();
-            stdout.write_all(screen(&text, columns, rows).as_bytes())?;
-        } else {
-            writeln!(stdout, "{}", printable_lines(&text))?;
-        }
-        stdout.flush()?;
-        drop(stdout);
-        std::thread::sleep(REFRESH_INTERVAL);
-    }
-}
-
-/// Escape sequences and text that overwrite the screen from its top. Lines are truncated to the width, and the rest of the
-/// previous text is erased.
-fn screen(text: &str, columns: usize, rows: usize) -> String {
-    let mut screen_text = String::from("\x1b[H");
-    for line in text.lines().take(rows.saturating_sub(1)) {
-        screen_text.extend(printable(line).chars().take(columns));
-        screen_text += "\x1b[K\r\n";
-    }
-    screen_text + "\x1b[J"
-}
-
-/// Columns and rows of the terminal of standard output; 80 × 24 if they are unknown.
-fn terminal_size() -> (usize, usize) {
-    match rustix::termios::tcgetwinsize(std::io::stdout()) {
-        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => (size.ws_col.into(), size.ws_row.into()),
-        _ => (80, 24),
-    }
+    screen::watch(|| Ok(render_status(&*query()?, DEFAULT_MAX_CONNECTIONS)))
 }
 
 fn header(status: &Status) -> String {
@@ -125,7 +81,7 @@ fn header(status: &Status) -> String {
 
 fn link_table(status: &Status) -> String {
     let header = ["LINK", "KIND", "STATE", "SUBFLOWS", "DOWN", "RECEIVED", "SENT", "RADIO", "JOULES"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let mut table = Table::new(header);
     for link in &status.links {
         let subflows = match (link.active, link.suspended) {
             (active, 0) => active.to_string(),
@@ -139,7 +95,7 @@ fn link_table(status: &Status) -> String {
             let used = link.budget_used_bytes.unwrap_or(0);
             let _ = write!(state, ", {} of {} left", size(left), size(left.saturating_add(used)));
         }
-        rows.push(vec![
+        table.row([
             link.name.clone(),
             link.kind.name().to_owned(),
             state,
@@ -147,20 +103,20 @@ fn link_table(status: &Status) -> String {
             rate(link.down_mbps * 1e6),
             size(link.received_bytes),
             size(link.sent_bytes),
-            link.radio.clone().unwrap_or_else(|| "-".into()),
-            link.energy_j.map_or_else(|| "-".into(), |joules| format!("{joules:.1}")),
+            or_dash(link.radio.clone()),
+            or_dash(link.energy_j.map(|joules| format!("{joules:.1}"))),
         ]);
     }
-    render_table(&rows)
+    table.to_string()
 }
 
 fn connection_table(status: &Status, at_most: usize) -> String {
     if status.connections.is_empty() {
         return "No MPTCP connection is open. Use `marline run -- COMMAND` to run a command with MPTCP.\n".into();
     }
-    let mut rows = vec![["TOKEN", "SERVER", "DOWN", "RECEIVED", "LINKS", "REASON"].map(str::to_owned).to_vec()];
+    let mut table = Table::new(["TOKEN", "SERVER", "DOWN", "RECEIVED", "LINKS", "REASON"]);
     for connection in status.connections.iter().take(at_most) {
-        rows.push(vec![
+        table.row([
             format!("{:08x}", connection.token),
             server_text(connection),
             rate(connection.down_mbps * 1e6),
@@ -169,7 +125,7 @@ fn connection_table(status: &Status, at_most: usize) -> String {
             connection.reason.clone(),
         ]);
     }
-    let mut text = render_table(&rows);
+    let mut text = table.to_string();
     let total = status.counts.managed + status.counts.unmanaged;
     let shown_count = status.connections.len().min(at_most) as u64;
     if total > shown_count {
@@ -204,31 +160,28 @@ pub(super) fn render_explanation(explained: &Explanation) -> String {
         size(connection.sent_bytes),
         rate(connection.down_mbps * 1e6)
     );
-    let header = ["LINK", "FROM", "TO", "STATE", "DOWN", "RECEIVED", "RTT"];
-    let mut rows = vec![header.map(str::to_owned).to_vec()];
+    let mut subflows = Table::new(["LINK", "FROM", "TO", "STATE", "DOWN", "RECEIVED", "RTT"]);
     for subflow in &connection.subflows {
         let suffix = if subflow.initial { ", the first" } else { "" };
-        rows.push(vec![
+        subflows.row([
             subflow.link.clone().unwrap_or_else(|| "?".into()),
             subflow.local.to_string(),
             subflow.remote.to_string(),
             format!("{}{suffix}", subflow.state.name()),
-            subflow.down_mbps.map_or_else(|| "-".into(), |mbps| rate(mbps * 1e6)),
+            or_dash(subflow.down_mbps.map(|mbps| rate(mbps * 1e6))),
             size(subflow.received_bytes),
-            subflow.rtt_ms.map_or_else(|| "-".into(), |rtt| format!("{rtt:.1} ms")),
+            or_dash(subflow.rtt_ms.map(|rtt| format!("{rtt:.1} ms"))),
         ]);
     }
-    text += &render_table(&rows);
-    text += "\n";
+    text += &format!("{subflows}\n");
     if explained.decisions.is_empty() {
         text += "There is no decision on this connection yet.\n";
     }
-    let rows: Vec<Vec<String>> = explained
-        .decisions
-        .iter()
-        .map(|decision| vec![format!("{} ago", time(decision.age_s)), decision.text.clone()])
-        .collect();
-    text + &render_table(&rows)
+    let mut decisions = Table::without_header();
+    for decision in &explained.decisions {
+        decisions.row([format!("{} ago", time(decision.age_s)), decision.text.clone()]);
+    }
+    text + &decisions.to_string()
 }
 
 fn server_text(connection: &Connection) -> String {
@@ -320,18 +273,6 @@ mod tests {
     fn without_connections_the_status_names_a_command_that_makes_one() {
         let text = render_status(&Status { connections: Vec::new(), ..example() }, 10);
         assert!(text.contains("`marline run -- COMMAND`"), "{text}");
-    }
-
-    #[test]
-    fn an_update_is_never_wider_or_higher_than_the_screen() {
-        let text = render_status(&example(), 10);
-        for (columns, rows) in [(0, 0), (1, 1), (40, 5), (200, 50)] {
-            let painted = screen(&text, columns, rows);
-            assert!(painted.starts_with("\x1b[H") && painted.ends_with("\x1b[J"));
-            let lines: Vec<&str> = painted[3..painted.len() - 3].split_terminator("\x1b[K\r\n").collect();
-            assert!(lines.len() <= rows.saturating_sub(1), "{columns} {rows}");
-            assert!(lines.iter().all(|line| line.chars().count() <= columns), "{columns} {rows}");
-        }
     }
 
     #[test]

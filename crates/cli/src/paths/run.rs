@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use marline_core::energy::{ConcurrentDraw, Model};
 use marline_core::link::LinkId;
-use marline_core::paths::{Config, Goal, LinkConfig, Policy};
+use marline_core::paths::{Config, LinkConfig};
 use marline_core::units::Power;
 use marline_net::links::{
     ChosenLinks, LinkArg, LinkSelection, LinksError, MeteredHints, choose_links, list_interfaces,
@@ -20,69 +20,29 @@ use marline_paths::host_config::{self, DryRun, HostConfig, InstanceLock, RUN_DIR
 use marline_paths::status::RunInfo;
 use marline_paths::transparent::{self, Cgroup, ForwardError, Forwarder, PortRange, Scope};
 use marline_paths::{Budgets, HostConfigurator, Job, Mode, PathsError, SharedPolicy, drive};
-use serde::{Deserialize, Deserializer};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use super::args::{LinkOption, RunArgs};
-use super::{explicit_run_dir, print_notice, to_cli_error, user_run_dir};
-use crate::config::InterfaceName;
+use super::args::RunArgs;
+use super::{explicit_run_dir, print_notice, to_cli_error};
+use crate::args::LinkOption;
+use crate::config::{InterfaceName, PathsConfig};
+use crate::directories::user_run_dir;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
 use crate::{CliError, ConfigFile, energy};
 
-/// Section `[paths]` of the configuration file. The command line overrides it, field by field.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct PathsConfig {
-    /// As `--goal`.
-    pub goal: Option<Goal>,
-    /// As `--policy`.
-    pub policy: Option<Policy>,
-    /// As `--link`, but only names: properties of links are in `[link.NAME]`.
-    pub links: Vec<InterfaceName>,
-    /// Further links, as `--link NAME,optional`: they need not exist yet.
-    pub optional_links: Vec<InterfaceName>,
-    /// As `--kernel-pm`.
-    pub kernel_pm: bool,
-    /// As `--bypass-vpn`.
-    pub bypass_vpn: bool,
-    /// As `--transparent`.
-    pub transparent: bool,
-    /// As `--cgroup`, for `transparent`.
-    pub cgroup: Option<PathBuf>,
-    /// As `--port`, for `transparent`: numbers and ranges.
-    #[serde(deserialize_with = "parse_ports")]
-    pub ports: Vec<PortRange>,
-    /// As `--run-dir`.
-    pub run_dir: Option<PathBuf>,
+/// The links that the section `[paths]` of the configuration file names.
+pub(super) fn configured_links(section: &PathsConfig) -> impl Iterator<Item = LinkOption> {
+    let link_option =
+        |is_optional| move |link: &InterfaceName| LinkOption { link: LinkArg::new(link.as_str()), is_optional };
+    section.links.iter().map(link_option(false)).chain(section.optional_links.iter().map(link_option(true)))
 }
 
-impl PathsConfig {
-    /// The links that the section names.
-    pub(super) fn link_options(&self) -> impl Iterator<Item = LinkOption> {
-        let link_option =
-            |is_optional| move |link: &InterfaceName| LinkOption { link: LinkArg::new(link.as_str()), is_optional };
-        self.links.iter().map(link_option(false)).chain(self.optional_links.iter().map(link_option(true)))
-    }
-
-    /// Programs whose plain TCP is forwarded; `None` without `transparent`.
-    pub(super) fn forward_scope(&self) -> Result<Option<Scope>, CliError> {
-        let scope = self.transparent.then(|| scope("[paths] cgroup", self.cgroup.as_deref(), &self.ports));
-        scope.transpose()
-    }
-}
-
-/// Deserializes a list of ports and ranges: `[443, "8000-8999"]`.
-fn parse_ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<PortRange>, D::Error> {
-    let parse_port = |value: toml::Value| match value {
-        toml::Value::Integer(number) => number.to_string().parse(),
-        toml::Value::String(text) => text.parse(),
-        // No other value is a port: its text yields the error.
-        other => other.to_string().parse(),
-    };
-    let values = Vec::<toml::Value>::deserialize(deserializer)?;
-    values.into_iter().map(parse_port).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
+/// Programs whose plain TCP is forwarded by the section `[paths]`; `None` without `transparent`.
+pub(super) fn configured_scope(section: &PathsConfig) -> Result<Option<Scope>, CliError> {
+    let scope = section.transparent.then(|| scope("[paths] cgroup", section.cgroup.as_deref(), &section.ports));
+    scope.transpose()
 }
 
 /// Validated settings of a run.
@@ -104,7 +64,7 @@ struct RunPlan {
 }
 
 /// Runs the path manager until it is stopped.
-pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), CliError> {
+pub(crate) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), CliError> {
     let file = ConfigFile::read(config)?;
     let plan = plan(args, &file)?;
     drop_privileges(Daemon::Paths);
@@ -119,8 +79,8 @@ pub(super) fn run(args: RunArgs, config: Option<&Path>) -> Result<(), CliError> 
 
 /// Builds the plan and finds all mistakes that can be found without changing the host.
 fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
-    for (index, LinkOption { link, .. }) in args.link.iter().enumerate() {
-        if args.link[..index].iter().any(|other| other.link.name == link.name) {
+    for (index, LinkOption { link, .. }) in args.links.link.iter().enumerate() {
+        if args.links.link[..index].iter().any(|other| other.link.name == link.name) {
             return Err(CliError::usage(format!("--link {}: named twice", link.name)));
         }
         if link.rate_limit.is_some() {
@@ -130,21 +90,21 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
             )));
         }
     }
-    if args.trace.as_deref() == Some(Path::new("-")) {
+    if args.log.trace.as_deref() == Some(Path::new("-")) {
         return Err(CliError::usage("--trace -: name a file for the log"));
     }
     let scope = requested_scope(&args, file)?;
-    let model = energy::select_model(args.energy_model.as_deref(), file.energy_model.as_deref())?;
+    let model = energy::select_model(args.model.energy_model.as_deref(), file.energy_model.as_deref())?;
     let model = model.map_or_else(no_radio_model, Ok)?;
     let without_dry_run = if args.kernel_pm || file.paths.kernel_pm { Mode::KernelPm } else { Mode::Userspace };
     let mode = if args.dry_run { Mode::DryRun } else { without_dry_run };
-    let link_options: Vec<LinkOption> = if args.link.is_empty() {
-        file.paths
-            .link_options()
+    let link_options: Vec<LinkOption> = if args.links.link.is_empty() {
+        configured_links(&file.paths)
             .map(|LinkOption { link, is_optional }| LinkOption { link: file.with_config(link), is_optional })
             .collect()
     } else {
-        args.link
+        args.links
+            .link
             .into_iter()
             .map(|LinkOption { link, is_optional: later }| LinkOption {
                 link: file.with_config(link),
@@ -154,7 +114,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
     };
     let has_named_links = !link_options.is_empty();
     let run_dir = explicit_run_dir(&args.run_dir_args, file)?;
-    let bypass_vpn = args.bypass_vpn || file.paths.bypass_vpn;
+    let bypass_vpn = args.vpn.bypass_vpn || file.paths.bypass_vpn;
     let has_budgets = link_options.iter().any(|option| option.link.budget.is_some())
         || file.described_links().iter().any(|link| link.budget.is_some());
     let budgets = match mode {
@@ -185,7 +145,7 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
             run_dir.or(Some(RUN_DIR.into()))
         },
         scope,
-        trace: args.trace,
+        trace: args.log.trace,
         quiet: args.quiet,
         notices: lines,
         no_link_reason: waiting,

@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use marline_download::{BatchProgress, Progress};
 use marline_net::printable::printable;
+use marline_terminal::screen;
 
 use crate::output::sanitize;
 
+use super::bar_style::BarStyle;
 use super::figures::{clock, percent, rate, share, size};
 use super::files;
 
@@ -28,15 +30,6 @@ pub(crate) struct Bars {
     last: Option<Instant>,
     /// Characters of the bars.
     style: BarStyle,
-}
-
-/// Characters of which bars are drawn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum BarStyle {
-    /// `━━━╸    `
-    Unicode,
-    /// `===>    `
-    Ascii,
 }
 
 impl Bars {
@@ -60,7 +53,7 @@ impl Bars {
             return;
         }
         self.last = Some(Instant::now());
-        let (columns, rows) = terminal_size();
+        let (columns, rows) = screen::size_of(std::io::stderr());
         let lines = lines(self.style, columns, rows);
         let mut text = self.cursor_up();
         for line in &lines {
@@ -94,33 +87,6 @@ impl Bars {
             0 => "\r".into(),
             n => format!("\r\x1b[{n}A"),
         }
-    }
-}
-
-impl BarStyle {
-    /// Selects the characters by the locale: Unicode for UTF-8 locales.
-    fn of_locale() -> Self {
-        let names = ["LC_ALL", "LC_CTYPE", "LANG"];
-        let set = names.iter().filter_map(|name| std::env::var(name).ok()).find(|value| !value.is_empty());
-        let value = set.unwrap_or_default().to_ascii_lowercase();
-        if value.contains("utf-8") || value.contains("utf8") { Self::Unicode } else { Self::Ascii }
-    }
-
-    /// Bar of `width` characters for `part` of `whole`. Without a known `whole` it shows no share.
-    pub(super) fn bar(self, part: u64, total: Option<u64>, width: usize) -> String {
-        let total = total.filter(|total| *total > 0);
-        let full = total.map_or(0, |total| (u128::from(part) * width as u128 / u128::from(total)) as usize);
-        let full = full.min(width);
-        let (body, head) = match self {
-            Self::Unicode => ("━", "╸"),
-            Self::Ascii => ("=", ">"),
-        };
-        let mut bar = body.repeat(full);
-        if full < width && part > 0 {
-            bar += head;
-        }
-        let drawn = full + usize::from(full < width && part > 0);
-        bar + &" ".repeat(width - drawn)
     }
 }
 
@@ -183,14 +149,6 @@ fn draw(progress: &Progress, ink: BarStyle, columns: usize, rows: usize) -> Vec<
         *line = printable(line).chars().take(columns.saturating_sub(1)).collect();
     }
     lines
-}
-
-/// Columns and rows of the terminal of standard error; 80 × 24 if they are unknown.
-fn terminal_size() -> (usize, usize) {
-    match rustix::termios::tcgetwinsize(std::io::stderr()) {
-        Ok(size) if size.ws_col > 0 => (size.ws_col.into(), usize::from(size.ws_row).max(2)),
-        _ => (80, 24),
-    }
 }
 
 fn write_stderr(text: &str) {
@@ -285,16 +243,5 @@ mod tests {
         let lines = draw(&progress, BarStyle::Ascii, 200, 24);
         assert_eq!(lines.len(), 1);
         assert!(lines[0].starts_with("wwan0 ===") && lines[0].contains(" left  banned: "), "{}", lines[0]);
-    }
-
-    #[test]
-    fn a_bar_has_the_requested_width_for_any_numbers() {
-        for (part, total) in [(0, None), (5, None), (0, Some(0)), (7, Some(0)), (u64::MAX, Some(1)), (1, Some(3))] {
-            for width in [0, 1, 10] {
-                assert_eq!(BarStyle::Unicode.bar(part, total, width).chars().count(), width, "{part}/{total:?}");
-            }
-        }
-        assert_eq!(BarStyle::Ascii.bar(1, Some(2), 4), "==> ");
-        assert_eq!(BarStyle::Ascii.bar(2, Some(2), 4), "====");
     }
 }

@@ -7,7 +7,7 @@ use marline_download::{BatchProgress, FileProgress};
 use marline_net::printable::printable;
 use unicode_width::{UnicodeWidthChar as _, UnicodeWidthStr as _};
 
-use super::bars::BarStyle;
+use super::bar_style::BarStyle;
 use super::figures::{clock, percent, rate, size};
 
 /// The lines of one drawing, none of them wider than `columns - 1`.

@@ -18,6 +18,7 @@
 //! - It pads each line with spaces up to the last column. If the terminal becomes narrower, all of these lines wrap, and the
 //!   next redraw starts too low.
 
+mod bar_style;
 mod bars;
 mod figures;
 mod files;

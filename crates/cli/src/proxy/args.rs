@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use marline_core::fetch::MeteredUse;
 use marline_core::stream::{GreenBagParams, Objective, Policy};
 use marline_core::units::DataSize;
-use marline_net::links::LinkArg;
 use marline_proxy::{SpreadMode, StartMode};
 
 use crate::Secret;
-use crate::args::{parse_metered_use, parse_positive_duration};
+use crate::args::{CaFileArgs, EnergyModelArgs, JsonArgs, LinkArgs, TraceArgs, parse_positive_duration};
 
 /// End of the output of `marline proxy --help`.
 pub(crate) const AFTER_PROXY: &str = "\
@@ -42,6 +40,10 @@ Examples:
 
 /// `marline proxy`.
 #[derive(Debug, Args)]
+#[command(mut_arg("trace", |arg| {
+    arg.help("Write a decision log for `marline replay` into this directory for each response").value_name("DIR")
+}))]
+#[command(mut_arg("json", |arg| arg.help("Print the addresses of the proxy as one JSON object on standard output")))]
 pub struct ProxyArgs {
     /// Accept players and programs at this address.
     #[arg(long, default_value = "127.0.0.1:8480", value_name = "ADDRESS:PORT")]
@@ -52,9 +54,12 @@ pub struct ProxyArgs {
     /// Allow other hosts to use the proxy, without a password, if they can reach the address of --listen.
     #[arg(long)]
     pub allow_lan: bool,
-    /// Links and trusted certificate authorities.
+    /// Links to use.
     #[command(flatten)]
     pub links: LinkArgs,
+    /// Trusted certificate authorities.
+    #[command(flatten)]
+    pub authorities: CaFileArgs,
     /// Distribution of the connections of one program to one host: auto, always or never.
     ///
     /// auto: all connections to a host use one link, unless several of them are busy; then they are spread over the links.
@@ -73,15 +78,15 @@ pub struct ProxyArgs {
     /// Distribution of videos over links.
     #[command(flatten)]
     pub playback: PlaybackArgs,
-    /// Write a decision log for `marline replay` into this directory for each response.
-    #[arg(long, value_name = "DIR")]
-    pub trace: Option<PathBuf>,
+    /// Decision logs.
+    #[command(flatten)]
+    pub log: TraceArgs,
     /// Read the player state of mpv from this socket; start mpv with `--input-ipc-server=` and the same path.
     #[arg(long, value_name = "PATH")]
     pub mpv_socket: Option<PathBuf>,
-    /// Print the addresses of the proxy as one JSON object on standard output.
-    #[arg(long)]
-    pub json: bool,
+    /// Format of the addresses.
+    #[command(flatten)]
+    pub format: JsonArgs,
     /// Print only errors.
     #[arg(short, long)]
     pub quiet: bool,
@@ -89,6 +94,9 @@ pub struct ProxyArgs {
 
 /// Options for the playback of videos. They apply once the proxy knows the duration of a video.
 #[derive(Debug, Args)]
+#[command(mut_arg("energy_model", |arg| {
+    arg.help("Device energy model: a name or a file (see `marline energy models`), or none [default: typical]")
+}))]
 pub struct PlaybackArgs {
     /// Scheduling policy: marline, greenbag-p (uses all links all the time) or greenbag-e (saves energy).
     #[arg(long, default_value = "marline", value_name = "NAME")]
@@ -107,9 +115,9 @@ pub struct PlaybackArgs {
     /// smooth: wait longer before the start, at most 30 s. fast: start at once and stall later.
     #[arg(long = "start", default_value = "smooth", value_name = "smooth|fast")]
     pub start_mode: StartMode,
-    /// Device energy model: a name or a file (see `marline energy models`), or none.
-    #[arg(long, value_name = "NAME|FILE")]
-    pub energy_model: Option<String>,
+    /// Device energy model.
+    #[command(flatten)]
+    pub model: EnergyModelArgs,
 }
 
 /// Parses a buffer size. With less than the smallest window no player would receive a byte.
@@ -142,23 +150,6 @@ fn parse_greenbag(text: &str) -> Result<GreenBagParams, String> {
     Ok(params)
 }
 
-/// Options for links that `proxy` and `play` share.
-#[derive(Debug, Args)]
-pub struct LinkArgs {
-    /// Use only this link; repeat for more [default: all working links].
-    #[arg(long, value_name = "IFACE[,…]")]
-    pub link: Vec<LinkArg>,
-    /// Use the links below an active VPN instead of the VPN alone.
-    #[arg(long)]
-    pub bypass_vpn: bool,
-    /// Use of metered links: avoid (only if all others have failed), use, or never [default: avoid].
-    #[arg(long, value_name = "avoid|use|never", value_parser = parse_metered_use)]
-    pub metered: Option<MeteredUse>,
-    /// Trust only the certificate authorities in this PEM file [default: those of the system].
-    #[arg(long, value_name = "FILE")]
-    pub ca_file: Option<PathBuf>,
-}
-
 /// `marline play`.
 #[derive(Debug, Args)]
 pub struct PlayArgs {
@@ -182,9 +173,12 @@ pub struct PlayArgs {
     /// Playback options of a proxy that is started.
     #[command(flatten)]
     pub playback: PlaybackArgs,
-    /// Link options of a proxy that is started.
+    /// Links of a proxy that is started.
     #[command(flatten)]
     pub links: LinkArgs,
+    /// Certificate authorities of a proxy that is started.
+    #[command(flatten)]
+    pub authorities: CaFileArgs,
 }
 
 #[cfg(test)]

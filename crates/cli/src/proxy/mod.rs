@@ -21,8 +21,9 @@ use marline_net::links::{LinkSelection, LinksError};
 use marline_proxy::{Options, OriginHeaders, ProxyAddresses, ProxyError};
 use url::Url;
 
-pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, LinkArgs, PlayArgs, PlaybackArgs, ProxyArgs};
+pub(crate) use args::{AFTER_PLAY, AFTER_PROXY, PlayArgs, PlaybackArgs, ProxyArgs};
 
+use crate::args::{CaFileArgs, LinkArgs};
 use crate::get::{parse_header, playable_url};
 use crate::output::{self, print_result};
 use crate::privileges::{Daemon, drop_privileges};
@@ -31,19 +32,19 @@ use crate::{CliError, ConfigFile, energy};
 
 /// Runs a proxy until it is stopped.
 pub(crate) fn run(args: ProxyArgs, config: Option<&Path>) -> Result<(), CliError> {
-    let mut options = build_options(args.links, args.playback, config)?;
-    if let Some(folder) = &args.trace {
+    let mut options = build_options(args.links, args.authorities, args.playback, config)?;
+    if let Some(folder) = &args.log.trace {
         let usage_error = |error| CliError::usage(format!("--trace {}: {error}", folder.display()));
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(usage_error)?;
     }
-    options.trace_dir = args.trace;
+    options.trace_dir = args.log.trace;
     options.mpv_socket = args.mpv_socket;
     options.listen = args.listen;
     options.status_listen = args.status_listen;
     options.allow_lan = args.allow_lan;
     (options.spread_mode, options.idle_timeout) = (args.spread, args.idle_timeout);
     (options.window, options.memory) = (args.window, args.memory);
-    let (json, quiet) = (args.json, args.quiet);
+    let (json, quiet) = (args.format.json, args.quiet);
     let started = |addresses: &ProxyAddresses| {
         if !quiet {
             print_addresses(addresses);
@@ -86,7 +87,11 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
             let message = "a proxy is running already: open the player page that it printed at its start";
             return Err(CliError::failed(format!("{}: {message}, with #URL appended", args.listen)));
         }
-        let options = Options { listen, origin_headers, ..build_options(args.links, args.playback, config)? };
+        let options = Options {
+            listen,
+            origin_headers,
+            ..build_options(args.links, args.authorities, args.playback, config)?
+        };
         let started = |addresses: &ProxyAddresses| {
             print_addresses(addresses);
             let _ = print_result(&format!("{}play#{}\n", addresses.status_url, media_url));
@@ -104,7 +109,8 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
         return player_exit(status);
     }
     let prefix = origin_headers.as_ref().map(OriginHeaders::path_prefix).unwrap_or_default();
-    let options = Options { listen, origin_headers, ..build_options(args.links, args.playback, config)? };
+    let options =
+        Options { listen, origin_headers, ..build_options(args.links, args.authorities, args.playback, config)? };
     block_on(async {
         let (address_tx, address_rx) = tokio::sync::oneshot::channel();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -140,16 +146,21 @@ pub(crate) fn play(args: PlayArgs, config: Option<&Path>) -> Result<(), CliError
 }
 
 /// Options of a proxy, from the arguments and the configuration file.
-fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Path>) -> Result<Options, CliError> {
+fn build_options(
+    link_args: LinkArgs,
+    authorities: CaFileArgs,
+    playback: PlaybackArgs,
+    config: Option<&Path>,
+) -> Result<Options, CliError> {
     let file = ConfigFile::read(config)?;
     let links = if link_args.link.is_empty() {
-        LinkSelection::Auto { bypass_vpn: link_args.bypass_vpn, configured: file.described_links() }
+        LinkSelection::Auto { bypass_vpn: link_args.vpn.bypass_vpn, configured: file.described_links() }
     } else {
         LinkSelection::Named(link_args.link.into_iter().map(|link| file.with_config(link)).collect())
     };
     let mut options = Options::new(links);
     options.metered = link_args.metered.or(file.metered).unwrap_or_default();
-    options.ca_file = link_args.ca_file;
+    options.ca_file = authorities.ca_file;
     if playback.policy != Policy::Marline && playback.goal != Objective::Energy {
         return Err(CliError::usage(
             "--goal other than energy needs --policy marline: GreenBag supports only energy",
@@ -165,7 +176,8 @@ fn build_options(link_args: LinkArgs, playback: PlaybackArgs, config: Option<&Pa
     }
     options.greenbag = playback.greenbag.unwrap_or_default();
     (options.policy, options.objective, options.start_mode) = (playback.policy, playback.goal, playback.start_mode);
-    options.energy_model = energy::select_model(playback.energy_model.as_deref(), file.energy_model.as_deref())?;
+    options.energy_model =
+        energy::select_model(playback.model.energy_model.as_deref(), file.energy_model.as_deref())?;
     options.prices = file.prices();
     // Without prices, each byte over a metered link costs the same.
     if options.objective == Objective::Cost && options.prices.is_empty() {

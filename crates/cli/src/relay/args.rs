@@ -14,6 +14,7 @@ use marline_fleet::service::Position;
 use marline_fleet::service::api_types::Endpoint;
 
 use super::control::RelayCommand;
+use crate::args::{CongestionArgs, RunDirArgs};
 use crate::credentials::{MemberFileArgs, RevocationArgs};
 
 pub(crate) const AFTER_HELP: &str = "\
@@ -48,6 +49,12 @@ pub struct RelayArgs {
 
 /// Arguments of a running relay.
 #[derive(Debug, Args)]
+#[command(mut_arg("congestion", |arg| {
+    arg.help("Congestion control of connections to servers [default: bbr if this kernel has it and this user may use it]")
+}))]
+#[command(mut_arg("run_dir", |arg| {
+    arg.help("Directory of the control socket for `status`, `drain` and `stop` [default: /run/marline, or $XDG_RUNTIME_DIR/marline]")
+}))]
 pub(super) struct RunArgs {
     /// Listen here; repeat for more.
     #[arg(long, required = true, value_name = "ADDRESS:PORT")]
@@ -67,9 +74,8 @@ pub(super) struct RunArgs {
     pub(super) allow_net: Vec<IpPrefix>,
     #[command(flatten)]
     pub(super) limits: LimitArgs,
-    /// Congestion control of connections to servers [default: bbr if this kernel has it and this user may use it].
-    #[arg(long, value_name = "NAME")]
-    pub(super) congestion: Option<CongestionControl>,
+    #[command(flatten)]
+    pub(super) congestion_args: CongestionArgs<CongestionControl>,
     /// Announce this relay to the fleet service, which assigns edges to it and provides the newest revocation list.
     #[arg(long, value_name = "URL", requires = "announce", requires = "capacity")]
     pub(super) fleet: Option<String>,
@@ -82,9 +88,8 @@ pub(super) struct RunArgs {
     /// Number of threads that forward traffic.
     #[arg(long, value_name = "N", default_value = "1")]
     pub(super) threads: NonZeroUsize,
-    /// Directory of the control socket for `status`, `drain` and `stop` [default: /run/marline, or $XDG_RUNTIME_DIR/marline].
-    #[arg(long, value_name = "DIR")]
-    pub(super) run_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) run_dir_args: RunDirArgs,
     /// Append a JSON line to FILE for each flow, carried or refused.
     ///
     /// A line has edge, target, address, verdict and bytes. SIGHUP reopens the file after a rotation. If the disk is full,

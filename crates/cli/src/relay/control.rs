@@ -10,11 +10,13 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use marline_fleet::identity::Name;
 use marline_fleet::relay::control::{COMMAND_NAME, ControlError, Request, Status, running_relays, send_request};
+use marline_terminal::table::Table;
 
 use crate::CliError;
-use crate::energy::{render_table, to_json};
+use crate::args::{JsonArgs, RunDirArgs};
+use crate::control::query_error;
+use crate::directories::run_dirs;
 use crate::output::print_result;
-use crate::paths::{query_error, run_dirs};
 use crate::progress::size;
 
 /// Subcommands of `marline relay`.
@@ -24,9 +26,8 @@ pub(super) enum RelayCommand {
     Status {
         #[command(flatten)]
         relay_ref: RelaySelectorArgs,
-        /// Print one JSON object.
-        #[arg(long)]
-        json: bool,
+        #[command(flatten)]
+        format: JsonArgs,
     },
     /// Accept no new tunnels; existing ones continue, and the relay keeps running.
     Drain {
@@ -48,22 +49,21 @@ pub(super) enum RelayCommand {
 
 /// Options that select a relay on this host.
 #[derive(Clone, Debug, Args)]
+#[command(mut_arg("run_dir", |arg| {
+    arg.help("Directory of the control socket [default: /run/marline, or $XDG_RUNTIME_DIR/marline]")
+}))]
 pub(super) struct RelaySelectorArgs {
     /// Name of the relay [default: the only relay that runs on this host].
     #[arg(long, value_name = "NAME")]
     name: Option<Name>,
-    /// Directory of the control socket [default: /run/marline, or $XDG_RUNTIME_DIR/marline].
-    #[arg(long, value_name = "DIR")]
-    run_dir: Option<PathBuf>,
+    #[command(flatten)]
+    run_dir_args: RunDirArgs,
 }
 
 /// Sends the request to the relay and prints the response.
 pub(super) fn run(command: &RelayCommand) -> Result<(), CliError> {
     match command {
-        RelayCommand::Status { relay_ref, json: as_json } => {
-            let status = query(relay_ref, Request::Status)?;
-            print_result(&if *as_json { to_json(&status)? } else { render(&status) })
-        }
+        RelayCommand::Status { relay_ref, format } => format.print(&query(relay_ref, Request::Status)?, render),
         RelayCommand::Drain { relay_ref, undo } => {
             let status = query(relay_ref, Request::Drain { undo: *undo })?;
             print_result(&format!("{}\n", summary_line(&status)))
@@ -82,7 +82,7 @@ fn query(relay_ref: &RelaySelectorArgs, request: Request) -> Result<Status, CliE
 
 /// Finds the selected relay: its run directory and its name.
 fn find_relay(relay_ref: &RelaySelectorArgs) -> Result<(PathBuf, Name), CliError> {
-    let dirs = run_dirs(relay_ref.run_dir.as_deref());
+    let dirs = run_dirs(relay_ref.run_dir_args.run_dir.as_deref());
     let mut running = Vec::new();
     for dir in &dirs {
         running.extend(running_relays(dir).unwrap_or_default().into_iter().map(|name| (dir.clone(), name)));
@@ -148,22 +148,28 @@ fn render(status: &Status) -> String {
         let _ = write!(text, "; {} of {} reserved", state.reserved, capacity);
     }
     text += "\n\n";
-    let mut rows = vec![["EDGE", "CONNECTIONS", "TUNNELS", "RESERVED", "UP", "DOWN"].map(str::to_owned).to_vec()];
-    rows.extend(state.edges.iter().take(MAX_SHOWN_EDGES).map(|edge| {
-        let counts = [edge.connections.to_string(), edge.tunnels.to_string(), edge.reserved.to_string()];
-        [vec![edge.name.clone()], counts.to_vec(), vec![size(edge.up_bytes), size(edge.down_bytes)]].concat()
-    }));
-    text += &render_table(&rows);
+    let mut edges = Table::new(["EDGE", "CONNECTIONS", "TUNNELS", "RESERVED", "UP", "DOWN"]);
+    for edge in state.edges.iter().take(MAX_SHOWN_EDGES) {
+        edges.row([
+            edge.name.clone(),
+            edge.connections.to_string(),
+            edge.tunnels.to_string(),
+            edge.reserved.to_string(),
+            size(edge.up_bytes),
+            size(edge.down_bytes),
+        ]);
+    }
+    text += &edges.to_string();
     if state.edges.len() > MAX_SHOWN_EDGES {
         let _ = writeln!(text, "and {} more; --json lists all", state.edges.len() - MAX_SHOWN_EDGES);
     }
     if !status.origins.is_empty() {
-        let mut rows = vec![vec!["SERVER".to_owned(), "MEASURED RATE".to_owned()]];
-        let reached = |is_lower_bound: bool| if is_lower_bound { "at least " } else { "" };
-        rows.extend(status.origins.iter().map(|origin| {
-            vec![origin.origin.to_string(), format!("{}{}", reached(origin.lower_bound), origin.rate)]
-        }));
-        let _ = write!(text, "\n{}", render_table(&rows));
+        let mut servers = Table::new(["SERVER", "MEASURED RATE"]);
+        for origin in &status.origins {
+            let prefix = if origin.lower_bound { "at least " } else { "" };
+            servers.row([origin.origin.to_string(), format!("{prefix}{}", origin.rate)]);
+        }
+        let _ = write!(text, "\n{servers}");
     }
     text
 }

@@ -33,8 +33,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::CliError;
 use crate::credentials::Member;
+use crate::directories::run_dirs;
 use crate::output::print_notice;
-use crate::paths::run_dirs;
 use crate::privileges::{Daemon, drop_privileges};
 use crate::reload_signal::ReloadSignal;
 
@@ -62,10 +62,10 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     let rules = Acl { ports: args.allowed_ports(), hosts: args.allow_host, networks: args.allow_net };
     let (requested, descriptors) = (args.limits.limits(), rlimit::raise_nofile_limit());
     let limits = requested.fit_descriptors(descriptors);
-    if let Some(congestion) = &args.congestion {
+    if let Some(congestion) = &args.congestion_args.congestion {
         congestion.check().map_err(|error| CliError::usage(format!("--congestion {error}")))?;
     }
-    let congestion = args.congestion.or_else(CongestionControl::bbr);
+    let congestion = args.congestion_args.congestion.or_else(CongestionControl::bbr);
     let audit = args.audit_log.as_deref().map(AuditLog::open).transpose().map_err(|error| {
         let path = args.audit_log.as_deref().unwrap_or(Path::new("")).display();
         CliError::failed(format!("--audit-log {path}: {error}"))
@@ -106,7 +106,8 @@ fn run_relay(args: RunArgs) -> Result<(), CliError> {
     let (mut reload_signal, reloader) =
         (main_runtime.block_on(async { ReloadSignal::register() })?, Reloader::new());
     let name = identity.name;
-    let control = main_runtime.block_on(async { open_control(args.run_dir.as_deref(), &name, &relay) });
+    let control =
+        main_runtime.block_on(async { open_control(args.run_dir_args.run_dir.as_deref(), &name, &relay) });
     // The main thread forwards traffic as well, so one thread less is started.
     for _ in 1..args.threads.get() {
         let (relay, thread_listeners) = (Arc::clone(&relay), Arc::clone(&listeners));

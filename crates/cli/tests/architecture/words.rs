@@ -38,7 +38,6 @@ const RETIRED: &[(&[&str], &str)] = &[
 const PENDING: &[&str] = &[
     // The list itself.
     "crates/cli/tests/architecture/words.rs",
-    "crates/lab/",
     "crates/paths/",
 ];
 
@@ -48,6 +47,8 @@ fn identifiers_comments_and_documentation_use_no_retired_words() {
     files.push(root().join("README.md"));
     files.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));
     files.retain(|file| file.extension().is_some_and(|extension| extension == "rs" || extension == "md"));
+    // This file has the words themselves.
+    files.retain(|file| !file.ends_with("tests/architecture/words.rs"));
     let mut wrong = Vec::new();
     for file in files.iter().filter(|file| !PENDING.iter().any(|area| show(file).starts_with(area))) {
         for (number, line) in read(file).lines().enumerate() {

@@ -296,15 +296,15 @@ fn a_killed_helper_process_is_replaced_and_both_end_with_the_command() {
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut line = String::new();
     lines.read_line(&mut line).unwrap();
-    let answering = |supervisors: &[(i32, i32)]| {
-        supervisors.iter().find(|(_, parent)| supervisors.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
+    let working_helper = |helpers: &[(i32, i32)]| {
+        helpers.iter().find(|(_, parent)| helpers.iter().any(|(pid, _)| pid == parent)).map(|(pid, _)| *pid)
     };
-    wait_for("the helper process", || answering(&helper_processes(&mark)).is_some());
-    let first = answering(&helper_processes(&mark)).unwrap();
+    wait_for("the helper process", || working_helper(&helper_processes(&mark)).is_some());
+    let first = working_helper(&helper_processes(&mark)).unwrap();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL] {
         kill_process(Pid::from_raw(first).unwrap(), signal).unwrap();
     }
-    wait_for("another helper process", || answering(&helper_processes(&mark)).is_some_and(|pid| pid != first));
+    wait_for("another helper process", || working_helper(&helper_processes(&mark)).is_some_and(|pid| pid != first));
     child.stdin.take().unwrap().write_all(b"go\n").unwrap();
     let mut body = Vec::new();
     lines.read_to_end(&mut body).unwrap();

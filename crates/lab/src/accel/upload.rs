@@ -38,8 +38,8 @@ pub(crate) fn start(lab: &Lab, payload: &Payload, zero: Instant) -> Result<Downl
         .run_at_site(topology::server_site_index(), listen)
         .map_err(LabError::at_step("listening for an upload"))?;
     let stop = Arc::new(AtomicBool::new(false));
-    let (path, stop_flag) = (payload.path(), Arc::clone(&stop));
-    let reader = std::thread::spawn(move || receive(&listener, &path, zero, &stop_flag));
+    let (path, stop_requested) = (payload.path(), Arc::clone(&stop));
+    let reader = std::thread::spawn(move || receive(&listener, &path, zero, &stop_requested));
     let mut command = Command::new("curl");
     command.args(["-sS", "--http1.1", "-H", "Expect:", "-T"]).arg(payload.path());
     command.arg(format!("http://{address}:{PORT}/upload"));

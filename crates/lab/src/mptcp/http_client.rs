@@ -1,11 +1,11 @@
-//! Minimal HTTP/1.1 client over MPTCP or plain TCP: one persistent connection, one request at a time.
+//! Downloads over MPTCP or plain TCP, on one persistent HTTP connection.
 //!
 //! 1. It behaves like any application: it does not know about paths, and the protocol is the only special option of
 //!    its sockets.
 //! 2. Time counts from before the connection attempt to the last byte.
 //! 3. Use it on a thread in the client namespace ([`Lab::run_at_client`](crate::Lab::run_at_client)).
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use marline_core::units::Bitrate;
 use sha2::{Digest, Sha256};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::http::HttpConnection;
 use crate::network::SERVER;
 
 /// Protocol of the client's sockets, and the link they start on.
@@ -28,9 +29,7 @@ pub(crate) enum SocketProtocol<'a> {
 /// An open connection to the lab's server.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    stream: TcpStream,
-    /// Bytes received after the head of a response.
-    buffered: Vec<u8>,
+    http: HttpConnection,
 }
 
 /// Result of a request.
@@ -82,24 +81,18 @@ impl Connection {
         socket.connect_timeout(&std::net::SocketAddr::from((SERVER, 80)).into(), limit)?;
         let stream = TcpStream::from(socket);
         stream.set_read_timeout(Some(POLL_INTERVAL))?;
-        Ok(Self { stream, buffered: Vec::new() })
+        Ok(Self { http: HttpConnection::new(stream) })
     }
 
     /// Requests a path and reads the response. `start` is the time from which durations count.
     pub(crate) fn get(&mut self, path: &str, start: Instant, until: StopCondition) -> io::Result<DownloadResult> {
-        write!(self.stream, "GET /{path} HTTP/1.1\r\nHost: {SERVER}\r\n{BROWSER_HEADERS}\r\n")?;
+        self.http.get(&SERVER.to_string(), &format!("/{path}"), &BROWSER_FIELDS)?;
         let length = self.read_head(start, until.limit)?;
         let mut got = DownloadResult::default();
         let mut digest = until.wants_sha256.then(Sha256::new);
         let (mut buffer, mut last) = (vec![0; 256 * 1024], None::<Duration>);
         while got.bytes < length {
-            let (count, part) = match std::mem::take(&mut self.buffered) {
-                early if early.is_empty() => (self.read_available(&mut buffer)?, &buffer),
-                early => {
-                    buffer.get_mut(..early.len()).ok_or(io::ErrorKind::InvalidData)?.copy_from_slice(&early);
-                    (Some(early.len()), &buffer)
-                }
-            };
+            let count = self.read_some(&mut buffer)?;
             let now = start.elapsed();
             match count {
                 None if now > until.limit => return Err(timeout_error(got.bytes, length, now)),
@@ -107,7 +100,7 @@ impl Connection {
                 Some(0) => return Err(io::Error::other(format!("ended after {} of {length} bytes", got.bytes))),
                 Some(count) => {
                     if let Some(digest) = &mut digest {
-                        digest.update(part.get(..count).unwrap_or_default());
+                        digest.update(buffer.get(..count).unwrap_or_default());
                     }
                     let slot = (now.as_nanos() / SLOT.as_nanos()) as usize;
                     got.timeline.resize(got.timeline.len().max(slot + 1), 0);
@@ -131,14 +124,14 @@ impl Connection {
 
     /// Requests a path and reads at most at this rate until `is_over` is set. Returns the number of bytes.
     pub(crate) fn read_slowly(mut self, path: &str, rate: Bitrate, is_over: &AtomicBool) -> io::Result<u64> {
-        write!(self.stream, "GET /{path} HTTP/1.1\r\nHost: {SERVER}\r\n\r\n")?;
+        self.http.get(&SERVER.to_string(), &format!("/{path}"), &[])?;
         let (start, mut bytes, mut part) = (Instant::now(), 0, [0; 8192]);
         while !is_over.load(Ordering::Relaxed) {
             if bytes > (rate * start.elapsed()).bytes() {
                 std::thread::sleep(POLL_INTERVAL);
                 continue;
             }
-            match self.read_available(&mut part)? {
+            match self.read_some(&mut part)? {
                 Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => bytes += count.unwrap_or(0) as u64,
             }
@@ -148,39 +141,27 @@ impl Connection {
 
     /// Reads the head of a response and returns the length of its body.
     fn read_head(&mut self, start: Instant, limit: Duration) -> io::Result<u64> {
-        let mut received = Vec::new();
-        let mut part = [0; 4096];
-        loop {
-            if let Some(end) = received.windows(4).position(|four| four == b"\r\n\r\n") {
-                self.buffered = received.split_off(end + 4);
-                return content_length(&received).ok_or_else(|| {
-                    let first = received.split(|byte| *byte == b'\r').next().unwrap_or_default();
-                    io::Error::other(format!("the server responds `{}`", String::from_utf8_lossy(first)))
-                });
-            }
-            match self.read_available(&mut part)? {
-                None if start.elapsed() > limit => return Err(timeout_error(0, 0, start.elapsed())),
-                None => {}
-                Some(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Some(length) => received.extend(part.get(..length).unwrap_or_default()),
-            }
-        }
+        let head = self.http.read_head(|| {
+            check_not_stopped()?;
+            if start.elapsed() > limit { Err(timeout_error(0, 0, start.elapsed())) } else { Ok(()) }
+        })?;
+        let length = head.length.filter(|_| head.status == 200);
+        length.ok_or_else(|| io::Error::other(format!("the server responds `{} {}`", head.status, head.reason)))
     }
 
     /// Reads some bytes; `None` if none arrived within [`POLL_INTERVAL`].
-    fn read_available(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
-        match self.stream.read(buffer) {
-            Ok(length) => Ok(Some(length)),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(None),
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                match marline_sys::signal::last_caught() {
-                    Some(_) => Err(io::Error::other(STOPPED_BY_USER)),
-                    None => Ok(None),
-                }
-            }
-            Err(error) => Err(error),
+    fn read_some(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let count = self.http.read(buffer)?;
+        if count.is_none() {
+            check_not_stopped()?;
         }
+        Ok(count)
     }
+}
+
+/// Fails if the user has interrupted the program.
+fn check_not_stopped() -> io::Result<()> {
+    if marline_sys::signal::last_caught().is_some() { Err(io::Error::other(STOPPED_BY_USER)) } else { Ok(()) }
 }
 
 /// Downloads over a new connection.
@@ -193,17 +174,6 @@ pub(crate) fn download(
     Connection::open(socket_protocol, until.limit)?.get(path, start, until)
 }
 
-/// Content-Length of a response with status 200.
-fn content_length(head: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(head).ok()?;
-    let mut lines = text.split("\r\n");
-    lines.next()?.strip_prefix("HTTP/1.1 200 ")?;
-    lines.find_map(|line| {
-        let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse().ok())?
-    })
-}
-
 fn timeout_error(bytes: u64, length: u64, time: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("{bytes} of {length} bytes after {:.0} s", time.as_secs_f64()))
 }
@@ -211,22 +181,21 @@ fn timeout_error(bytes: u64, length: u64, time: Duration) -> io::Error {
 /// Error text when the user interrupts.
 pub(crate) const STOPPED_BY_USER: &str = "stopped";
 /// Further request headers, as browsers send them, without cookies.
-const BROWSER_HEADERS: &str = "User-Agent: Mozilla/5.0 (Linux; Android 4.4.2) AppleWebKit/537.36 (KHTML, like Gecko) Mobile Safari/537.36\r\n\
-    Accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8\r\n\
-    Accept-Language: en-US,en;q=0.8\r\nConnection: keep-alive\r\n";
+const BROWSER_FIELDS: [(&str, &str); 4] = [
+    (
+        "User-Agent",
+        "Mozilla/5.0 (Linux; Android 4.4.2) AppleWebKit/537.36 (KHTML, like Gecko) Mobile Safari/537.36",
+    ),
+    ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,image/webp,*/*;q=0.8"),
+    ("Accept-Language", "en-US,en;q=0.8"),
+    ("Connection", "keep-alive"),
+];
 /// Timeout of a read, after which limits are checked.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_content_length_is_read_from_a_successful_response() {
-        assert_eq!(content_length(b"HTTP/1.1 200 OK\r\nContent-length: 12\r\n\r\n"), Some(12));
-        assert_eq!(content_length(b"HTTP/1.1 404 Not Found\r\nContent-length: 12\r\n\r\n"), None);
-        assert_eq!(content_length(b"\xff"), None);
-    }
 
     #[test]
     fn the_rate_excludes_earlier_bytes() {

@@ -14,7 +14,6 @@
 //! paper's player.
 
 mod http_client;
-mod mp4_fixture;
 
 use std::net::SocketAddr;
 
@@ -23,8 +22,8 @@ use marline_core::units::{Duration, Instant};
 use marline_sys::{clock, signal};
 use serde_json::{Value, json};
 
+use crate::mp4_fixture::Mp4Fixture;
 use http_client::{HttpResponse, StatusClient};
-pub(crate) use mp4_fixture::{Mp4Fixture, Mp4Fixtures};
 
 /// Configuration of one playback.
 #[derive(Clone, Debug)]

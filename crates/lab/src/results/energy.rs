@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn a_clients_own_energy_report_is_used() {
-        let measured = DownloadOutcome { energy_j: Some(7.0), ..example_outcome("marline", 0, 6.0) }.with_energy();
-        assert_eq!((measured.energy_j, measured.energy_model, measured.links[0].energy_j), (Some(7.0), None, None));
+        let reported = DownloadOutcome { energy_j: Some(7.0), ..example_outcome("marline", 0, 6.0) }.with_energy();
+        assert_eq!((reported.energy_j, reported.energy_model, reported.links[0].energy_j), (Some(7.0), None, None));
     }
 }

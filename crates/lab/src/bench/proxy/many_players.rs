@@ -12,18 +12,19 @@ use std::time::{Duration, Instant};
 
 use marline_core::units::Bitrate;
 
-use super::mp4_fixture::Mp4Fixture;
-use super::player::{Playback, is_timeout};
+use super::playback::new_fixture;
+use super::player::Playback;
 use super::testbed::{OriginProtocol, ProxyProcess, ProxyResponse, ProxyTestbed};
 use super::{ProxyReport, Threshold};
 use crate::LabError;
+use crate::http::is_timeout;
 use crate::interrupt::is_interrupted;
+use crate::mp4_fixture::Mp4Fixture;
 
 const DEVICES: [&str; 2] = ["eth0", "eth1"];
 
 pub(super) fn run(report: &mut ProxyReport, runs: u32, pause: Duration) -> Result<(), LabError> {
-    let fixture =
-        Mp4Fixture::new(PLAYBACK_RATE, Duration::from_secs(400)).map_err(LabError::at_step("a video in memory"))?;
+    let fixture = new_fixture(PLAYBACK_RATE, 400)?;
     for run in 0..runs {
         for case in [run_players, run_idle_clients] {
             case(report, &fixture, run)?;
@@ -144,7 +145,7 @@ fn run_paused_player(
     let playback = Playback { proxy: proxy.address, url: &url, fixture };
     let result = testbed.run_at_client(|| {
         let mut response = playback.request(0)?;
-        let (mut buffer, size) = (vec![0; 64 * 1024], fixture.bytes.len() as u64);
+        let (mut buffer, size) = (vec![0; 64 * 1024], fixture.video().size().bytes());
         while response.offset < size / 10 {
             playback.read(&mut response, &mut buffer)?;
         }

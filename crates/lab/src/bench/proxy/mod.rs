@@ -15,7 +15,6 @@
 //!    marked.
 
 mod many_players;
-mod mp4_fixture;
 mod playback;
 mod player;
 mod speed;

@@ -8,16 +8,16 @@
 use std::io;
 use std::time::Duration;
 
+use marline_core::playback::MediaProfile;
 use marline_core::units::{Bitrate, DataSize};
-
 use marline_sim::spec::{LinkEventKind, LinkSpec, QueueLimit};
 
-use super::mp4_fixture::Mp4Fixture;
 use super::player::{Playback, PlaybackSummary};
 use super::testbed::{OriginProtocol, ProxyProcess, ProxyTestbed};
 use super::{ProxyReport, Threshold};
 use crate::LabError;
 use crate::interrupt::is_interrupted;
+use crate::mp4_fixture::Mp4Fixture;
 
 /// Starts a proxy over these links in a fresh lab, and runs `work` with it.
 fn with_proxy<T: Send>(
@@ -44,8 +44,9 @@ fn parse_link(link: &str) -> Result<LinkSpec, LabError> {
     link.parse().map_err(|reason| LabError::Spec(format!("{link}: {reason}")))
 }
 
-fn new_fixture(rate: Bitrate, seconds: u64) -> Result<Mp4Fixture, LabError> {
-    Mp4Fixture::new(rate, Duration::from_secs(seconds)).map_err(LabError::at_step("a video in memory"))
+pub(super) fn new_fixture(rate: Bitrate, seconds: u64) -> Result<Mp4Fixture, LabError> {
+    let video = MediaProfile::constant(rate, Duration::from_secs(seconds)).map_err(io::Error::other);
+    video.and_then(|video| Mp4Fixture::new(&video)).map_err(LabError::at_step("a video in memory"))
 }
 
 /// marline first in even runs, the reference first in odd ones.
@@ -122,7 +123,7 @@ pub(super) fn seek(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> 
 /// Time to the first byte of each of three other offsets.
 fn seek_times(playback: &Playback<'_>) -> io::Result<Vec<Duration>> {
     let mut response = playback.request(0)?;
-    let size = playback.fixture.bytes.len() as u64;
+    let size = playback.fixture.video().size().bytes();
     let mut times = Vec::new();
     for tenth in [6, 2, 8] {
         playback.read_for(&mut response, LOAD_TIME)?;
@@ -205,7 +206,7 @@ pub(super) fn slow(report: &mut ProxyReport, runs: u32) -> Result<(), LabError> 
                         let played = playback.play_until(|_| false)?;
                         let mut response = playback.request(0)?;
                         playback.read_for(&mut response, LOAD_TIME)?;
-                        let (_, seek_time) = playback.seek(response, fixture.bytes.len() as u64 / 2)?;
+                        let (_, seek_time) = playback.seek(response, fixture.video().size().bytes() / 2)?;
                         Ok((played, seek_time))
                     })?;
                 match result {

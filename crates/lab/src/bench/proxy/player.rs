@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use marline_core::playback::{BufferThresholds, Player, PlayerState};
 use marline_core::units::{self, DataSize};
 
-use super::mp4_fixture::Mp4Fixture;
 use super::testbed::ProxyResponse;
+use crate::http::is_timeout;
+use crate::mp4_fixture::Mp4Fixture;
 
 /// A video and the proxy that serves it.
 #[derive(Clone, Copy)]
@@ -38,14 +39,17 @@ impl Playback<'_> {
     /// Plays from the beginning to the end, or until `until` returns true. `until` is called every few
     /// milliseconds.
     pub(super) fn play_until(&self, mut until: impl FnMut(&Player) -> bool) -> io::Result<PlaybackSummary> {
-        let thresholds = BufferThresholds { low: self.fixture.first_second(), high: Some(DataSize::from_mib(20)) };
+        let video = self.fixture.video();
+        // A player needs the first second to show the first frame.
+        let first_second = DataSize::from_bytes(video.bytes_at(Duration::from_secs(1)));
+        let thresholds = BufferThresholds { low: first_second, high: Some(DataSize::from_mib(20)) };
         let start = Instant::now();
         let elapsed = || units::Instant::ZERO + start.elapsed();
-        let mut player = Player::new(self.fixture.profile()?, thresholds, units::Instant::ZERO);
+        let mut player = Player::new(video.clone(), thresholds, units::Instant::ZERO);
         let mut response = ProxyResponse::request(self.proxy, self.url, 0, USER_AGENT)?.expect_success()?;
         response.set_timeout(POLL_INTERVAL)?;
         let mut buffer = vec![0; 64 * 1024];
-        let (mut last_data, size) = (Instant::now(), self.fixture.bytes.len() as u64);
+        let (mut last_data, size) = (Instant::now(), video.size().bytes());
         while player.state() != PlayerState::Ended && !until(&player) {
             let wanted = player.read_limit().min(size).saturating_sub(response.offset);
             if wanted == 0 {
@@ -104,15 +108,10 @@ impl Playback<'_> {
         let offset = response.offset;
         match response.read(buffer)? {
             0 => Err(io::Error::other(format!("the video ended at byte {offset}"))),
-            length if self.fixture.matches_at(offset, &buffer[..length]) => Ok(()),
+            length if Mp4Fixture::matches_at(offset, &buffer[..length], self.fixture.video()) => Ok(()),
             _ => Err(io::Error::other(format!("wrong bytes after offset {offset}"))),
         }
     }
-}
-
-/// Whether the error only means that no data has arrived yet.
-pub(super) fn is_timeout(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// Identifies one player: the proxy distinguishes players by their User-Agent.

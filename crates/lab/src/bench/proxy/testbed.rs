@@ -4,7 +4,7 @@
 //! 1. Everything is fresh for each measurement: no cached TCP metrics, no learned links, no open connection.
 //! 2. The proxy is `marline` as a child process with an empty home directory.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -15,6 +15,7 @@ use marline_sys::process::{self, ProcessUsage};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::super::veth_testbed::VethTestbed;
+use crate::http::{HttpConnection, timed_out};
 use crate::{Lab, LabError, LabSpec, Service};
 
 /// The testbed; see the [module documentation](self).
@@ -164,7 +165,7 @@ impl ProxyProcess {
 
 /// A response of the proxy whose head has been read.
 pub(super) struct ProxyResponse {
-    stream: BufReader<TcpStream>,
+    connection: HttpConnection,
     pub(super) status: u16,
     /// Offset of the next byte.
     pub(super) offset: u64,
@@ -173,25 +174,14 @@ pub(super) struct ProxyResponse {
 impl ProxyResponse {
     /// Requests the bytes from an offset on; must run on a thread in the client namespace.
     pub(super) fn request(proxy: SocketAddr, url: &str, offset: u64, player: &str) -> io::Result<Self> {
-        let mut stream = TcpStream::connect(proxy)?;
+        let stream = TcpStream::connect(proxy)?;
         stream.set_read_timeout(Some(RESPONSE_TIMEOUT))?;
         stream.set_nodelay(true)?;
-        let request_head = format!(
-            "GET /{url} HTTP/1.1\r\nHost: {proxy}\r\nUser-Agent: {player}\r\nRange: bytes={offset}-\r\n\r\n"
-        );
-        stream.write_all(request_head.as_bytes())?;
-        let mut stream = BufReader::with_capacity(64 * 1024, stream);
-        let mut line = String::new();
-        stream.read_line(&mut line)?;
-        let status = line.split(' ').nth(1).and_then(|field| field.parse().ok());
-        let status = status.ok_or_else(|| io::Error::other("the proxy closed the connection"))?;
-        while line != "\r\n" {
-            line.clear();
-            if stream.read_line(&mut line)? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        Ok(Self { stream, status, offset })
+        let mut connection = HttpConnection::new(stream);
+        let fields = [("User-Agent", player), ("Range", &format!("bytes={offset}-"))];
+        connection.get(&proxy.to_string(), &format!("/{url}"), &fields)?;
+        let status = connection.read_head(timed_out)?.status;
+        Ok(Self { connection, status, offset })
     }
 
     /// Returns an error unless the status is 200 or 206.
@@ -204,12 +194,12 @@ impl ProxyResponse {
 
     /// Sets the read timeout.
     pub(super) fn set_timeout(&self, time: Duration) -> io::Result<()> {
-        self.stream.get_ref().set_read_timeout(Some(time))
+        self.connection.set_read_timeout(time)
     }
 
-    /// Reads the next bytes.
+    /// Reads the next bytes. That none arrive within the read timeout is an error (see [`is_timeout`](crate::http::is_timeout)).
     pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = self.stream.read(buffer)?;
+        let length = self.connection.read(buffer)?.ok_or(io::ErrorKind::TimedOut)?;
         self.offset += length as u64;
         Ok(length)
     }

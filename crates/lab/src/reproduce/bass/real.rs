@@ -33,8 +33,8 @@ use super::measurement::UploadResult;
 use super::upload::{self, RECEIVER_PORT, UploadSource};
 use crate::fleet::{CA_DIR, FleetProcess, MemberFiles, relay_in_use, relay_name};
 use crate::server::TempDir;
-use crate::wan_topology::{Segment, site_address};
-use crate::{Congestion, Lab, LabError, LabSpec};
+use crate::wan_topology::site_address;
+use crate::{Congestion, Lab, LabError, LabSpec, Segment};
 
 /// State shared by all cases.
 #[derive(Debug)]

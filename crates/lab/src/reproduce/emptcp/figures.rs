@@ -46,18 +46,6 @@ pub(super) const GRID: &str = "X-grid";
 /// Comparison with the clairvoyant.
 pub(super) const CLAIRVOYANT: &str = "X-clairvoyant";
 
-/// The artefacts that must be run for this one. Timelines belong to other artefacts, and the clairvoyant's mean
-/// needs many.
-pub(super) fn required_artefacts(name: &str) -> Vec<&str> {
-    match name {
-        "F7" => vec!["F8"],
-        "F9" => vec!["F10"],
-        "F12" => vec!["F13"],
-        CLAIRVOYANT => super::clairvoyant::artefacts().collect(),
-        name => vec![name],
-    }
-}
-
 impl FigureCase {
     /// Whether the paper compares the case with the schedulers of section 4.6.
     pub(super) fn has_computed_schedulers(&self) -> bool {

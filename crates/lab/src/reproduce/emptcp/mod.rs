@@ -176,16 +176,25 @@ fn figures_of(args: &ReproduceArgs) -> Result<Vec<FigureCase>, LabError> {
     Ok(figures)
 }
 
+/// The artefacts that must be run for this one. Timelines belong to other artefacts, and the clairvoyant's mean
+/// needs many.
+fn required_artefacts(name: &str) -> Vec<&str> {
+    match name {
+        "F7" => vec!["F8"],
+        "F9" => vec!["F10"],
+        "F12" => vec!["F13"],
+        CLAIRVOYANT => clairvoyant::artefacts().collect(),
+        name => vec![name],
+    }
+}
+
 /// The selected figures, all if none is selected; names are such as `F8` or `F10 n=2`.
 fn selected_figures(named: &[String], effort: Effort, traces: &[PathBuf]) -> Result<Vec<FigureCase>, LabError> {
     let all = || ARTEFACTS.into_iter().chain([SUSPEND, GRID, TRACES]);
     let artefact = |token: &str| token.split(' ').next().unwrap_or_default().to_owned();
     let needed = |token: &String| {
         let first = artefact(token);
-        figures::required_artefacts(&first)
-            .into_iter()
-            .map(|name| token.replacen(&first, name, 1))
-            .collect::<Vec<_>>()
+        required_artefacts(&first).into_iter().map(|name| token.replacen(&first, name, 1)).collect::<Vec<_>>()
     };
     let names: Vec<String> = named.iter().flat_map(needed).collect();
     if let Some(unknown) = names.iter().find(|token| all().all(|known| known != artefact(token))) {

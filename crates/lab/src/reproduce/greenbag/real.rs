@@ -25,7 +25,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::config::{GreenBagPolicy, PLAYER_THRESHOLDS, RunConfig};
-use crate::player::{self, Mp4Fixtures, PlaybackResult, PlayerConfig};
+use crate::mp4_fixture::Mp4Fixtures;
+use crate::player::{self, PlaybackResult, PlayerConfig};
 use crate::reproduce::measurement::{self, MeasuredValues};
 use crate::server::TempDir;
 use crate::{EmulationReport, Lab, LabError, LabSpec, Service};

@@ -31,7 +31,7 @@ use crate::accel::{Contender, Medium, Stream, Topology};
 /// What is done in a cell.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Workload {
-    /// Downloads, with somebody's help or nobody's.
+    /// Downloads, with or without a program that assists them.
     Download(Vec<Stream>, Contender),
     /// Datagrams, so many Mbit/s.
     UdpFlood(f64),
@@ -80,7 +80,7 @@ pub(super) struct FigurePoint {
     pub(super) length: Duration,
     /// From when on it counts.
     pub(super) counted_from: Duration,
-    /// Times at which something changes, within the run: rates are told for each part.
+    /// Times at which something changes, within the run: rates are reported for each part.
     pub(super) part_bounds: Vec<Duration>,
     /// How often the sender is looked at.
     pub(super) sample_interval: Duration,

@@ -84,7 +84,7 @@ impl ExplainInput<'_> {
             return None;
         }
         let done = || self.results.iter().flat_map(|cell| &cell.active);
-        // What is done as published is told by its plain name.
+        // A mechanism in its published form is reported by its plain name.
         let never = |name: &&str| !done().any(|known| name.starts_with(known.as_str()));
         let never: Vec<&str> = contender.enabled().into_iter().filter(never).collect();
         match done().next() {

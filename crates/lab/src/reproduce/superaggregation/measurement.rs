@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sender_is_told_in_five_numbers() {
+    fn the_state_of_the_sender_is_reported_in_five_numbers() {
         let sample = |cwnd, ssthresh, backoff, rto, retransmitted| Sample {
             cwnd,
             ssthresh,

@@ -112,7 +112,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if chosen.includes("F7") {
         print_line(
             "F7: `ranges` (hide) is the form with range requests, which the paper publishes too. F7(a) is left out: how fast one lost \
-             segment is fetched is not told apart from the others' by `status`.",
+             segment is fetched cannot be distinguished from the others in `status`.",
         );
     }
     Ok(code)
@@ -233,7 +233,7 @@ fn measure_all(
     Ok(results.into_measurements())
 }
 
-/// How an accelerator that does not start is told.
+/// Beginning of the error if an accelerator does not start.
 const START_ERROR: &str = "cannot start `marline accel`";
 
 fn title(artefact: &str) -> &'static str {

@@ -3,7 +3,7 @@
 //! In: points, senders, repetitions. Out: what one worker does without a break, in its order; an estimate; what is left out.
 //!
 //! 1. cubic is measured at every point. Reno and BBR are where the paper's text has a number, and at the ends of each figure's
-//!    axis ([`ENDS`]): between them they say nothing that cubic does not. Whoever wants another point names it.
+//!    axis ([`ENDS`]): the points between them show nothing that cubic does not. Other points can be selected by name.
 //! 2. The ways of one point, sender and run follow each other, beginning with another one each time: whatever the machine does
 //!    meanwhile, it does to all of them. Everything else may go on beside them.
 //! 3. Run by run, so that an early end has something of all.

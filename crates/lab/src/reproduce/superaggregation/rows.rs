@@ -21,7 +21,7 @@ pub(super) struct Results<'a> {
     pub(super) senders: &'a [Congestion],
 }
 
-/// What is told of a cell beside its rate.
+/// A metric of a run other than its rate.
 type ResultMetric = fn(&RunResult) -> Option<f64>;
 
 /// A run and its figures.

@@ -22,15 +22,16 @@ use crate::TempDir;
 #[derive(Debug)]
 pub(crate) struct Mp4Fixture {
     folder: TempDir,
+    video: MediaProfile,
 }
 
 impl Mp4Fixture {
     /// Writes the file.
     ///
-    /// Out of memory, no directory for temporary files, or a size smaller than the header.
+    /// # Errors
     /// Out of memory, no directory for temporary files, or a size smaller than the header.
     pub(crate) fn new(video: &MediaProfile) -> io::Result<Self> {
-        let fixture = Self { folder: TempDir::new()? };
+        let fixture = Self { folder: TempDir::new()?, video: video.clone() };
         let mut file = BufWriter::with_capacity(1 << 20, File::create(fixture.path())?);
         let (head, size) = (mp4_head(video), video.size().bytes());
         if (head.len() as u64) > size {
@@ -53,7 +54,12 @@ impl Mp4Fixture {
         self.folder.path().join("film.mp4")
     }
 
-    /// Whether these are the bytes at offset `at` of the video.
+    /// Size, duration and rate of the video.
+    pub(crate) fn video(&self) -> &MediaProfile {
+        &self.video
+    }
+
+    /// Whether these are the bytes at offset `at` of a test video with this profile.
     pub(crate) fn matches_at(at: u64, bytes: &[u8], video: &MediaProfile) -> bool {
         let head = mp4_head(video);
         let in_head = head.get(usize::try_from(at).unwrap_or(usize::MAX)..).unwrap_or_default();

@@ -1,0 +1,105 @@
+//! Command line of `marline`: the top-level command and its subcommands.
+//!
+//! Parsing yields a [`Cli`] whose values are valid, or a [`CliError`] with a one-line message. Each command defines its own arguments;
+//! options of several commands are in [`args`](crate::args).
+//!
+//! 1. Every value with a dimension carries its unit (`20Mbit/s`, `50ms`, `500KiB`).
+//! 2. Options that may hold a secret (`--user`, `-H`, a URL) are taken as plain text here and parsed by
+//!    [`get`](crate::get), because clap repeats a rejected value in its message.
+//! 3. No file is read or opened here.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+use crate::CliError;
+
+/// Makes several network links behave as one good link.
+#[derive(Debug, Parser)]
+#[command(name = "marline", version, max_term_width = 100, subcommand_required = true, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// Read this configuration file instead of ~/.config/marline/marline.toml.
+    #[arg(long, global = true, value_name = "FILE", display_order = 900)]
+    pub config: Option<PathBuf>,
+    /// The subcommand.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  marline get https://example.org/big.iso    download a file over all links of this machine
+  marline links                              list the links, and why a link is not used
+  marline help get                           show the complete help of `get`
+
+Exit codes: 0 success, 1 failure, 64 wrong usage, 65 checksum mismatch, 66 client error from the
+server (4xx), 67 HTML page instead of the file, 68 server unreachable, 69 no usable network link,
+74 data cannot be stored, 75 server error (5xx), 76 response does not match the request,
+77 missing privilege, 130 interrupted by Ctrl-C.
+
+Set MARLINE_LOG=debug to write a log to standard error.";
+
+/// Subcommands of `marline`.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Download files over all links at once.
+    #[command(after_help = crate::get::AFTER_HELP)]
+    Get(Box<crate::get::GetArgs>),
+    /// Show this machine's links, and why a link is not used.
+    #[command(after_help = crate::links::AFTER_HELP)]
+    Links(crate::links::LinksArgs),
+    /// Replay a decision log and check that this version makes the same decisions.
+    #[command(after_help = crate::replay::AFTER_HELP)]
+    Replay(crate::replay::ReplayArgs),
+    /// Compute the radio energy of a recorded download, and show the device energy models.
+    #[command(after_help = crate::energy::AFTER_HELP)]
+    Energy(crate::energy::EnergyArgs),
+    /// Run a local proxy that uses all links, for video players, browsers and other programs.
+    #[command(after_help = crate::proxy::AFTER_PROXY)]
+    Proxy(Box<crate::proxy::ProxyArgs>),
+    /// Print the proxy address of a video URL, or start a player with it.
+    #[command(after_help = crate::proxy::AFTER_PLAY)]
+    Play(Box<crate::proxy::PlayArgs>),
+    /// Manage the MPTCP connections of all programs by energy, cost and throughput.
+    #[command(after_help = crate::paths::AFTER_HELP)]
+    Paths(Box<crate::paths::PathsArgs>),
+    /// Restore the host configuration after `marline paths` or `marline edge` has crashed.
+    #[command(after_help = crate::paths::AFTER_RESTORE)]
+    Restore(crate::paths::RestoreArgs),
+    /// Run a command with MPTCP instead of TCP.
+    #[command(after_help = crate::run::AFTER_HELP)]
+    Run(crate::run::RunArgs),
+    /// Manage a fleet of edges and relays: certificates, and the service that assigns relays to edges.
+    #[cfg(feature = "fleet")]
+    Fleet(Box<crate::fleet::FleetArgs>),
+    /// Run a relay, which forwards the connections of edges to their servers.
+    #[cfg(feature = "fleet")]
+    #[command(after_help = crate::relay::AFTER_HELP)]
+    Relay(Box<crate::relay::RelayArgs>),
+    /// Run an edge, which carries connections of programs or a LAN over all links to a relay.
+    #[cfg(feature = "fleet")]
+    #[command(after_help = crate::edge::AFTER_HELP)]
+    Edge(Box<crate::edge::EdgeArgs>),
+    /// Accelerate TCP on one link with the help of a slow second link.
+    #[cfg(feature = "accel")]
+    #[command(after_help = crate::accel::AFTER_HELP)]
+    Accel(Box<crate::accel::AccelArgs>),
+}
+
+/// Parses the command line; see [`marline_terminal::command_line::parse`].
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, CliError> {
+    marline_terminal::command_line::parse(args)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn clap_accepts_its_own_definition() {
+        Cli::command().debug_assert();
+    }
+}
