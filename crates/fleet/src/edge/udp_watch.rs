@@ -230,21 +230,18 @@ pub(super) async fn run(edge: &Arc<Edge>) -> Infallible {
         // Packets over all these links: they are the traffic that keeps the backoff of an unresponsive link running, because it carries
         // none itself.
         let sent = uplinks.iter().filter_map(|link| Some(counters.get(link.as_str())?.sent)).sum();
-        match ended {
-            // The counters were just read, so the packets of the ended probe do not count as traffic (rule 4).
-            Some(Ok(ProbeEnd { link, due, initial_counters: started_at, verdict })) => {
-                let after = counters.get(link.as_str()).copied();
-                if let (Some(after), Some(unanswered)) = (after, watched.get_mut(&link)) {
-                    unanswered.probe_ended(now, after, due);
-                }
-                let carries = links.iter().any(|now| now.name == link && carries(now));
-                let verdict = confirmed(verdict, received(started_at, after), carries);
-                record_verdict(&mut unresponsive, (now, sent), link, verdict);
-                publish(edge, &unresponsive);
-                continue;
+        // The counters were just read, so the packets of the ended probe do not count as traffic (rule 4). A probe that has panicked is
+        // no evidence.
+        if let Some(Ok(ProbeEnd { link, due, initial_counters, verdict })) = ended {
+            let after = counters.get(link.as_str()).copied();
+            if let (Some(after), Some(unanswered)) = (after, watched.get_mut(&link)) {
+                unanswered.probe_ended(now, after, due);
             }
-            // A probe that has panicked is no evidence.
-            Some(Err(())) | None => {}
+            let carries = links.iter().any(|now| now.name == link && carries(now));
+            let verdict = confirmed(verdict, received(initial_counters, after), carries);
+            record_verdict(&mut unresponsive, (now, sent), link, verdict);
+            publish(edge, &unresponsive);
+            continue;
         }
         // Rule 5.
         let others = |link: &str| replacements(&links, link);

@@ -285,7 +285,7 @@ fn assignment_reply(random: &mut RandomStream, version: u64) -> AssignmentReply 
     ];
     let drawn = random.below(8);
     let reason = usize::try_from(drawn).ok().and_then(|at| reasons.get(at)).copied();
-    let (relay, _) = RELAYS[usize::from(drawn % 2 == 0)];
+    let (relay, _) = RELAYS[usize::from(drawn.is_multiple_of(2))];
     let assignment = reason.is_none().then(|| messages::Assignment {
         relay: name(relay),
         addresses: vec![endpoint(relay)],
@@ -363,7 +363,7 @@ where
     while edge.now < end {
         edge.now += Duration::from_millis(5);
         // 8 Mbit/s leave the queue, and the live stream brings 2 Mbit/s.
-        edge.queue = edge.queue - DataSize::from_bytes(5000);
+        edge.queue -= DataSize::from_bytes(5000);
         edge.sent += DataSize::from_bytes(1250);
         edge.queue += DataSize::from_bytes(1250);
         if edge.machine.deadline().is_some_and(|(at, _)| at <= edge.now) {
