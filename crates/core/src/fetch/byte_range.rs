@@ -1,4 +1,4 @@
-//! Range of bytes of a resource.
+//! Half-open range of bytes of a downloaded resource.
 
 use core::fmt;
 
@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::DataSize;
 
-/// Bytes `start..end`, without `end`. Never holds `end < start`; deserialization rejects that.
+/// Bytes from `start` up to, but not including, `end`. `start <= end` always holds: the constructors ensure it,
+/// deserialization rejects other values, and code that writes the fields must keep it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(try_from = "UncheckedRange")]
 pub struct ByteRange {
@@ -16,7 +17,7 @@ pub struct ByteRange {
     pub end: u64,
 }
 
-/// A range as a decision log contains it, not yet checked.
+/// A deserialized range before it is validated. Ranges are read from decision logs when a recorded run is replayed.
 #[derive(Deserialize)]
 struct UncheckedRange {
     start: u64,

@@ -1,38 +1,42 @@
-//! eMPTCP (§3.2 to §3.5), reimplemented in three readings of its text.
+//! eMPTCP (§3.2 to §3.5), re-implemented in three variants, because its text can be interpreted in several ways.
+//! `docs/how-it-works/emptcp.md` describes the paper and the differences.
 //!
-//! 1. The rate of a link is the sum of the Holt-Winters forecasts of all active connections that use it; the last
-//!    such sum if none does; and 5 Mbit/s if it was never used, which is also the start value of its forecast
-//!    (§3.2).
-//! 2. Another link is joined when κ bytes have arrived over the first one or τ has passed, the connection is not
-//!    idle, and the energy information base does not prefer the first link alone (§3.5).
-//! 3. From then on the energy information base decides at every sample when the other link is suspended (MP_PRIO)
-//!    and resumed, 10 % beyond its thresholds (§3.4).
-//! 4. The text allows several readings, each of which is a [`Policy`]:
-//!    - `emptcp`, literally: every sample counts from the first one on, and LTE is never used alone ("eMPTCP does
-//!      not
-//!      typically switch to using a cellular interface only", §3.4).
-//!    - `emptcp-settled`: a path that has just been started counts with its expected rate until its window is open,
-//!      and
-//!      is judged after φ = 10 samples, which eq. 1 requires only of Wi-Fi; two changes are ten samples apart.
-//!    - `emptcp-table`: literally, but with the first column of Table 2, so that LTE carries alone beside very slow
-//!      Wi-Fi. The paper does not say when a suspended Wi-Fi is measured again, so its last forecast stays.
-//! 5. With more than two links, each one is compared with the first link separately; the paper has two. Links that
-//!    the model does not describe cost nothing and are used.
+//! 1. The rate of a link (§3.2) is the sum of the Holt-Winters forecasts of all active connections that use it. If no
+//!    connection uses the link, its last sum is kept. A link that was never used counts with 5 Mbit/s.
+//! 2. Another link is joined when κ bytes have arrived over the first link or τ has passed since the connection was
+//!    opened. In addition, the connection must not be idle, and the energy information base must not prefer the first
+//!    link alone (§3.5).
+//! 3. After the join, the energy information base decides at every sample whether the other link is suspended or
+//!    resumed (MP_PRIO). As a hysteresis, it changes the links only when a rate is 10 % beyond the threshold (§3.4).
+//! 4. Each variant is a [`Policy`]:
+//!    - `emptcp` follows the text literally. Every sample counts, including the first one, and LTE is never used alone
+//!      ("eMPTCP does not typically switch to using a cellular interface only", §3.4).
+//!    - `emptcp-settled` ignores the slow start of a path. A path that has just started to carry data counts with at
+//!      least its previous rate for 2 s or ten RTTs, whichever is longer. The decision changes only after φ = 10
+//!      samples; eq. 1 requires this of Wi-Fi only. At least ten samples separate two changes.
+//!    - `emptcp-table` is `emptcp` with the first column of Table 2: below that rate of Wi-Fi, LTE carries alone. The
+//!      paper does not say when a suspended Wi-Fi is measured again, so its last forecast is kept.
+//! 5. The paper has two links. With more, each further link is compared with the first one separately. A link that the
+//!    energy model does not describe (such as Ethernet) counts as free and is used.
 //!
-//! Some parts of §3 are impossible for a client of the upstream kernel, in every reading: the queue that goes to
-//! the cheapest subflow (§3.4), the window that survives a pause, and the RTT of zero for a resumed subflow (§3.6)
-//! belong to the sender. (The second is a sysctl of the server, the third has no effect on upstream's scheduler.)
-//! Samples are at least 50 ms apart. A subflow has no sample before its first byte, and a connection without
-//! traffic has none at all: it would wake LTE although nothing is requested. A link is suspended only when another
-//! one has received bytes.
+//! A client of an unmodified kernel cannot implement these parts of §3, because they belong to the sender:
 //!
-//! Three departures have no such reason. Samples are spaced by the shortest RTT seen and not by that of the
-//! handshake ([`Subflow::handshake_rtt`](crate::paths::subflow::Subflow::handshake_rtt), changed for another
-//! purpose): over bad Wi-Fi this makes `emptcp-settled` leave LTE too early. Each connection waits for κ and τ
-//! again, although §3.5 requires no delay while a cellular interface is active. The 10 %, κ, τ, 5 Mbit/s and α
-//! cannot be set.
+//! - Choosing the subflow with the best energy per byte for queued data (§3.4).
+//! - Keeping the congestion window of a subflow over a pause (§3.6). It is a sysctl of the server
+//!   (`net.ipv4.tcp_slow_start_after_idle`).
+//! - Setting the RTT of a resumed subflow to zero (§3.6). The upstream scheduler does not choose by RTT.
 //!
-//! κ counts bytes over the first link. τ ≥ R (log2(B R / W + 1) + φ) (eq. 1) is [`min_tau`].
+//! Sampling differs from the paper for practical reasons. Samples are at least 50 ms apart, and a subflow has none
+//! before its first byte. A connection without traffic has no samples: samples of zero would make Wi-Fi look slow and
+//! activate LTE, although no data is requested. A link is suspended only after another link has received bytes.
+//!
+//! These differences have no such reason, and could be removed:
+//!
+//! - The interval between samples is the shortest RTT seen, not that of the handshake as in §3.2.
+//!   ([`Subflow::handshake_rtt`](crate::paths::subflow::Subflow::handshake_rtt) was changed for stall detection.) Over
+//!   bad Wi-Fi, `emptcp-settled` therefore stops using LTE too early.
+//! - Each connection waits for κ or τ, although §3.5 requires no delay while a cellular interface is active.
+//! - The 10 %, κ, τ, 5 Mbit/s and the parameters of the forecast cannot be set.
 
 use super::input::{Decision, PolicyInput};
 use crate::energy::{BestLinks, EnergyInfoBase};
@@ -50,16 +54,17 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
     let mut links = LinkSet::single(initial_link);
     let kind = |index: usize| host.link(index).map(|link| link.config.kind).unwrap_or_default();
     let rate = |index: usize| host.link(index).map_or(Bitrate::ZERO, |link| link.forecast(config, host.now));
-    let first = rate(initial_link);
+    let first_rate = rate(initial_link);
     let mut reason = Reason::Only { link: initial_link };
     for index in usable.without(LinkSet::single(initial_link)).iter() {
-        let second = rate(index);
+        let second_rate = rate(index);
         let Some(eib) = EnergyInfoBase::new(&config.energy, kind(initial_link), kind(index)) else {
-            // Nothing can be compared without a radio model, and the link counts as free.
+            // Without a radio model there is no energy to compare. The link counts as free and is used.
             links = links.with(index);
             continue;
         };
-        let limit = eib.row(second).first_above;
+        // Above this rate of the first link, the first link alone needs the least energy; `None`: at no rate.
+        let limit = eib.row(second_rate).first_above;
         let is_joined = input.subflows.joined_links().contains(index);
         let current = match (
             input.subflows.carrying_links().contains(initial_link),
@@ -67,9 +72,10 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
         ) {
             (true, false) => BestLinks::First,
             (false, true) => BestLinks::Second,
+            // Also if neither carries data, so that no link counts as suspended on purpose.
             _ => BestLinks::Both,
         };
-        // φ of eq. 1: number of samples before a path that was just started or suspended is judged.
+        // φ of eq. 1: number of samples after a path was started or suspended, before the links change again.
         let is_too_early = match current {
             _ if config.policy.trusts_first_sample() => false,
             BestLinks::First => host.now.since(input.active_since) < interval * PHI.into(),
@@ -77,40 +83,47 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
         };
         let best = match is_joined {
             false if !input.traffic.is_eligible || is_quiet => {
-                // Not joined and not eligible yet: wait.
+                // Do not join yet: neither κ nor τ is reached, or the connection is idle. A link that an earlier
+                // decision has added stays, even if its subflow does not exist yet.
                 reason = Reason::Waiting { link: initial_link };
                 if input.active_links.contains(index) { BestLinks::Both } else { BestLinks::First }
             }
-            // Eligible: join it, unless the first link alone is better.
-            false if limit.is_none_or(|limit| first <= limit) => BestLinks::Both,
+            // κ or τ is reached: join the link, unless the first link alone needs less energy.
+            false if limit.is_none_or(|limit| first_rate <= limit) => BestLinks::Both,
             false => BestLinks::First,
-            // Joined: the energy information base decides, with its hysteresis.
+            // Joined: the energy information base decides, with hysteresis.
             true if is_quiet || is_too_early => current,
-            true => eib.next_links(current, first, second, config.safety),
+            true => eib.next_links(current, first_rate, second_rate, config.safety),
         };
         if best != BestLinks::First {
             links = links.with(index);
         }
+        // The other variants never use the second link alone: for them `Second` means both.
         if best == BestLinks::Second && config.policy == Policy::EmptcpTable {
             links = links.without(LinkSet::single(initial_link));
         }
         if is_joined || input.traffic.is_eligible && !is_quiet {
-            reason = Reason::Eib { links, first_rate: first, second_rate: second, limit };
+            // With more than two links, the reason shows the rates of the last one compared.
+            reason = Reason::Eib { links, first_rate, second_rate, limit };
         }
     }
+    // Later iterations may have added links.
     if let Reason::Eib { links: reason_links, .. } = &mut reason {
         *reason_links = links;
     }
     Decision::new(links, reason)
 }
 
-/// φ: "ten bandwidth samples" (§4.1).
+/// φ of eq. 1, a number of samples: "ten bandwidth samples" (§4.1).
 const PHI: u8 = 10;
 
-/// Equation 1: the shortest time after which slow start is over and `samples` samples were taken.
-pub fn min_tau(rate: Bitrate, rtt: Duration, window: DataSize, samples: u32) -> Duration {
-    let rounds = (rate * rtt).bytes() as f64 / window.bytes().max(1) as f64;
-    Duration::from_secs_f64(rtt.as_secs_f64() * (libm::log2(rounds + 1.0) + f64::from(samples)))
+/// Lower limit of τ by eq. 1: the time until slow start has ended and `samples` samples have been taken, at one sample
+/// per RTT. The formula is τ ≥ R (log2(B R / W + 1) + φ) with the rate B, the RTT R, the initial congestion window W and
+/// the number of samples φ. Policies use the configured τ; this function shows which τ suits a given link.
+pub fn min_tau(rate: Bitrate, rtt: Duration, initial_window: DataSize, samples: u32) -> Duration {
+    let windows_in_flight = (rate * rtt).bytes() as f64 / initial_window.bytes().max(1) as f64;
+    let slow_start_rtts = libm::log2(windows_in_flight + 1.0);
+    Duration::from_secs_f64(rtt.as_secs_f64() * (slow_start_rtts + f64::from(samples)))
 }
 
 #[cfg(test)]
@@ -118,12 +131,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_papers_setting_waits_2_67_seconds() {
-        // §4.1 states φ = 10 and 2.67 s, but neither rate, window nor RTT. With 10 segments (Linux since 2.6.39)
-        // and 10 Mbit/s, 2.67 s corresponds to an RTT of 190 ms.
-        let window = DataSize::from_bytes(10 * 1448);
-        let wait = min_tau(Bitrate::from_mbps(10), Duration::from_millis(190), window, 10);
-        assert!((2.66..2.80).contains(&wait.as_secs_f64()), "{wait:?}");
-        assert!(wait < Duration::from_secs(3));
+    fn the_default_tau_of_3_s_exceeds_the_minimum_of_2_67_s_in_the_paper() {
+        // §4.1 states φ = 10 and 2.67 s, but neither rate, window nor RTT. With an initial window of 10 segments (Linux
+        // since 2.6.39) and 10 Mbit/s, an RTT of 190 ms gives about 2.67 s. The RTT was chosen for this result.
+        let initial_window = DataSize::from_bytes(10 * 1448);
+        let minimum = min_tau(Bitrate::from_mbps(10), Duration::from_millis(190), initial_window, 10);
+        assert!((2.66..2.80).contains(&minimum.as_secs_f64()), "{minimum:?}");
+        assert!(minimum < Duration::from_secs(3));
     }
 }
