@@ -1,4 +1,5 @@
-//! Tests of an authority in its own directory: creation, interruption, enrolment, used tokens and revocation.
+//! Tests of a certificate authority in its own directory: creation, crashes during creation, issuing, enrolment, used
+//! tokens (in the file `spent`) and revocation.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -77,24 +78,25 @@ fn an_invalid_name_creates_nothing() {
 
 #[test]
 fn an_interrupted_creation_is_completed_from_any_step() {
-    let order = ["ca.key", "issued.jsonl", "revoked.pem"];
-    for made in 0..=order.len() {
+    // In the order in which `init` writes them. The last one, ca.pem, completes the creation.
+    let files_in_order = ["ca.key", "issued.jsonl", "revoked.pem"];
+    for existing in 0..=files_in_order.len() {
         let (_home, complete_ca) = new_authority();
-        let half = tempfile::tempdir().unwrap();
-        let dir = half.path().join("ca");
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("ca");
         std::fs::create_dir(&dir).unwrap();
-        for file in &order[..made] {
+        for file in &files_in_order[..existing] {
             std::fs::copy(complete_ca.dir.join(file), dir.join(file)).unwrap();
         }
-        // A temporary file of the interrupted process.
+        // A half-written temporary file of the process that crashed.
         std::fs::write(dir.join(".ca.key.77.new"), "-----BEGIN PRIV").unwrap();
         let message = Authority::open(&dir).unwrap_err().to_string();
         assert!(message.contains("`marline fleet ca init --ca-dir"), "{message}");
-        assert_eq!(message.contains("interrupted"), made > 0, "{message}");
+        assert_eq!(message.contains("interrupted"), existing > 0, "{message}");
         let authority = Authority::init(&dir, "test fleet", now()).unwrap();
         authority.issue(&edge_template(), &CertRequest::parse(&new_request()).unwrap(), now()).unwrap();
-        let again = Authority::open(&dir).unwrap();
-        assert_eq!(again.issued_certs(now()).unwrap().len(), 1);
+        let reopened = Authority::open(&dir).unwrap();
+        assert_eq!(reopened.issued_certs(now()).unwrap().len(), 1);
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 4, "no temporary file remains");
     }
 }
@@ -206,17 +208,19 @@ fn a_token_yields_exactly_one_certificate() {
     let chain = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap();
     assert_eq!(chain.record.identity, *edge_template().identity());
     assert_eq!(chain.record.not_after, now().saturating_add(MONTH));
-    let refused =
+    let enrol_again =
         |used_tokens: &mut UsedTokensFile| authority.enrol(token.reveal(), &new_request(), now(), used_tokens);
-    assert!(matches!(refused(&mut used_tokens), Err(EnrolError::Used)));
-    // Another process, and the same one after a restart.
-    let mut again = UsedTokensFile::open(&authority, now()).unwrap();
-    assert!(matches!(refused(&mut again), Err(EnrolError::Used)));
+    assert!(matches!(enrol_again(&mut used_tokens), Err(EnrolError::Used)));
+    // Opened again, as by another process or after a restart.
+    let mut reopened = UsedTokensFile::open(&authority, now()).unwrap();
+    assert!(matches!(enrol_again(&mut reopened), Err(EnrolError::Used)));
     assert_eq!(authority.issued_certs(now()).unwrap().len(), 1);
 }
 
 #[test]
 fn a_used_token_stays_used_in_a_file_truncated_by_a_crash() {
+    // Each line has the token's nonce, a space, the expiry and a line end. The last 21 bytes are the expiry (20) and the
+    // line end (1), so the nonce is complete in all cases.
     for cut in 0..=21 {
         let (_home, authority) = new_authority();
         let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
@@ -228,19 +232,20 @@ fn a_used_token_stays_used_in_a_file_truncated_by_a_crash() {
         let path = authority.dir.join("spent");
         let text = std::fs::read(&path).unwrap();
         std::fs::write(&path, &text[..text.len() - cut]).unwrap();
-        // A process that was running, and one that starts now.
+        // A process that opened the file before the truncation, and one that opens it afterwards.
         for mut used_tokens in [used_tokens, UsedTokensFile::open(&authority, now()).unwrap()] {
             for token in &tokens[..2] {
-                let refused = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens);
-                assert!(matches!(refused, Err(EnrolError::Used)), "{cut} bytes cut");
+                let result = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens);
+                assert!(matches!(result, Err(EnrolError::Used)), "{cut} bytes cut");
             }
         }
-        let mut after = UsedTokensFile::open(&authority, now()).unwrap();
-        authority.enrol(tokens[2].reveal(), &new_request(), now(), &mut after).unwrap();
-        let mut last = UsedTokensFile::open(&authority, now()).unwrap();
+        // An unused token can still be used, and adding it to the file loses no entry.
+        let mut reopened = UsedTokensFile::open(&authority, now()).unwrap();
+        authority.enrol(tokens[2].reveal(), &new_request(), now(), &mut reopened).unwrap();
+        let mut reopened_again = UsedTokensFile::open(&authority, now()).unwrap();
         for token in &tokens {
-            let refused = authority.enrol(token.reveal(), &new_request(), now(), &mut last);
-            assert!(matches!(refused, Err(EnrolError::Used)), "{cut} bytes cut");
+            let result = authority.enrol(token.reveal(), &new_request(), now(), &mut reopened_again);
+            assert!(matches!(result, Err(EnrolError::Used)), "{cut} bytes cut");
         }
     }
 }
@@ -250,16 +255,17 @@ fn two_processes_never_accept_the_same_token() {
     let (_home, authority) = new_authority();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
     let dir = &authority.dir;
-    let won: usize = std::thread::scope(|scope| {
-        let one = || {
+    // Each thread opens the authority and the file itself, as separate processes do.
+    let enrolled: usize = std::thread::scope(|scope| {
+        let enrol = || {
             let authority = Authority::open(dir).unwrap();
             let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
             usize::from(authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).is_ok())
         };
-        let all: Vec<_> = (0..8).map(|_| scope.spawn(one)).collect();
-        all.into_iter().map(|one| one.join().unwrap()).sum()
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(enrol)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
     });
-    assert_eq!((won, authority.issued_certs(now()).unwrap().len()), (1, 1));
+    assert_eq!((enrolled, authority.issued_certs(now()).unwrap().len()), (1, 1));
 }
 
 #[test]
@@ -268,32 +274,38 @@ fn used_tokens_are_dropped_a_day_after_their_expiry_and_not_earlier() {
     let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
     authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap();
-    let lines = |at: UtcSeconds| {
+    let count_lines_after_opening = |at: UtcSeconds| {
         UsedTokensFile::open(&authority, at).unwrap();
         std::fs::read_to_string(authority.dir.join("spent")).unwrap().lines().count()
     };
-    assert_eq!(lines(now().saturating_add(25 * HOUR)), 1);
-    assert_eq!(lines(now().saturating_add(25 * HOUR + Duration::from_secs(1))), 0);
+    // The token expires after one hour.
+    assert_eq!(count_lines_after_opening(now().saturating_add(25 * HOUR)), 1);
+    assert_eq!(count_lines_after_opening(now().saturating_add(25 * HOUR + Duration::from_secs(1))), 0);
 }
 
 #[test]
 fn setting_the_clock_back_reuses_no_token_and_undoes_no_revocation() {
     let (_home, authority) = new_authority();
+    // `now` is the correct time; the authority's clock is set back to `back`.
     let (back, mut used_tokens) = (now().saturating_sub(HOUR), UsedTokensFile::open(&authority, now()).unwrap());
-    // A token from the later time can be used, once. Its certificate is then valid for members with a correct clock.
+    // A token that was created before the clock was set back can be used once. Its certificate begins earlier than the
+    // correct time, so members with a correct clock accept it.
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
     let chain = authority.enrol(token.reveal(), &new_request(), back, &mut used_tokens).unwrap();
     assert_eq!(chain.record.not_before, back.saturating_sub(Duration::from_secs(600)));
     for at in [back, now()] {
-        let mut again = UsedTokensFile::open(&authority, at).unwrap();
-        assert!(matches!(authority.enrol(token.reveal(), &new_request(), at, &mut again), Err(EnrolError::Used)));
+        let mut reopened = UsedTokensFile::open(&authority, at).unwrap();
+        let result = authority.enrol(token.reveal(), &new_request(), at, &mut reopened);
+        assert!(matches!(result, Err(EnrolError::Used)));
     }
-    // Clocks may differ by ten minutes.
-    let (ahead, _) =
+    // Certificates begin 600 s before they are issued. If the authority's clock is up to ten minutes ahead, members with a
+    // correct clock accept its certificates at once.
+    let (issued_ahead, _) =
         authority.issue_with_key(&edge_template(), now().saturating_add(Duration::from_secs(599))).unwrap();
-    assert!(ahead.record.not_before < now());
-    // A list signed after the clock went back is newer, and contains the entries of the previous one.
-    let (first, second) = (chain.record.serial, ahead.record.serial);
+    assert!(issued_ahead.record.not_before < now());
+    // A list that is signed after the clock was set back has a greater number than the previous one, although its time is
+    // earlier, and contains the previous entries.
+    let (first, second) = (chain.record.serial, issued_ahead.record.serial);
     let mut crl = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
     authority.revoke(first, now()).unwrap();
     assert!(crl.refresh().unwrap());
@@ -308,7 +320,7 @@ fn an_unreadable_file_of_used_tokens_stops_enrolment() {
     let (_home, authority) = new_authority();
     let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
-    std::fs::write(authority.dir.join("spent"), "who knows\n").unwrap();
+    std::fs::write(authority.dir.join("spent"), "not a line of this file\n").unwrap();
     let message = authority.enrol(token.reveal(), &new_request(), now(), &mut used_tokens).unwrap_err().to_string();
     assert!(message.contains("spent: line 1 cannot be read"), "{message}");
     assert!(UsedTokensFile::open(&authority, now()).is_err());
@@ -320,28 +332,29 @@ fn expired_foreign_and_changed_tokens_are_rejected_and_a_bad_request_does_not_us
     let ((_home, authority), (_other_home, other)) = (new_authority(), new_authority());
     let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();
     let token = authority.create_token(&edge_template(), HOUR, now()).unwrap();
-    let mut at =
-        |text: &str, when: UtcSeconds, request: &[u8]| authority.enrol(text, request, when, &mut used_tokens);
-    let good = new_request();
-    let late = now().saturating_add(HOUR + Duration::from_secs(1));
-    assert!(matches!(at(token.reveal(), late, &good), Err(EnrolError::Expired)));
-    let strange = other.create_token(&edge_template(), HOUR, now()).unwrap();
-    assert!(matches!(at(strange.reveal(), now(), &good), Err(EnrolError::OtherAuthority)));
+    let mut enrol =
+        |token: &str, at: UtcSeconds, request: &[u8]| authority.enrol(token, request, at, &mut used_tokens);
+    let request = new_request();
+    let after_expiry = now().saturating_add(HOUR + Duration::from_secs(1));
+    assert!(matches!(enrol(token.reveal(), after_expiry, &request), Err(EnrolError::Expired)));
+    let foreign = other.create_token(&edge_template(), HOUR, now()).unwrap();
+    assert!(matches!(enrol(foreign.reveal(), now(), &request), Err(EnrolError::OtherAuthority)));
     let parts: Vec<&str> = token.reveal().split('.').collect();
-    // The signature of an edge's token under another payload.
+    // A forged token: the payload of an operator's token with the signature of an edge's token.
     let operator = CertTemplate::new("marline://operator/root".parse().unwrap(), vec![], MONTH).unwrap();
-    let better = authority.create_token(&operator, HOUR, now()).unwrap();
-    let payload = better.reveal().split('.').nth(1).unwrap();
-    let changed = format!("mlt1.{payload}.{}", parts[2]);
-    assert!(matches!(at(&changed, now(), &good), Err(EnrolError::OtherAuthority)));
-    for bad in ["", "mlt1", "mlt2.e30.e30", "mlt1.e30.e30", "mlt1.!.e30", &"a".repeat(9000)] {
-        assert!(matches!(at(bad, now(), &good), Err(EnrolError::Malformed(_))), "{bad}");
+    let operator_token = authority.create_token(&operator, HOUR, now()).unwrap();
+    let payload = operator_token.reveal().split('.').nth(1).unwrap();
+    let forged = format!("mlt1.{payload}.{}", parts[2]);
+    assert!(matches!(enrol(&forged, now(), &request), Err(EnrolError::OtherAuthority)));
+    // `e30` is `{}` in base64url.
+    for malformed in ["", "mlt1", "mlt2.e30.e30", "mlt1.e30.e30", "mlt1.!.e30", &"a".repeat(9000)] {
+        assert!(matches!(enrol(malformed, now(), &request), Err(EnrolError::Malformed(_))), "{malformed}");
     }
-    let cut = &token.reveal()[..token.reveal().len() - 3];
-    assert!(at(cut, now(), &good).is_err());
-    assert!(matches!(at(token.reveal(), now(), b"no request"), Err(EnrolError::Request(_))));
+    let truncated = &token.reveal()[..token.reveal().len() - 3];
+    assert!(enrol(truncated, now(), &request).is_err());
+    assert!(matches!(enrol(token.reveal(), now(), b"no request"), Err(EnrolError::Request(_))));
     // Surrounded by white space, as when a line is pasted.
-    assert!(at(&format!(" {}\n", token.reveal()), now(), &good).is_ok());
+    assert!(enrol(&format!(" {}\n", token.reveal()), now(), &request).is_ok());
 }
 
 #[test]
@@ -354,45 +367,48 @@ fn a_revoked_certificate_stays_on_the_list_until_a_day_after_its_expiry() {
     assert_eq!((crl.number(), crl.refresh().unwrap()), (1, false));
     authority.revoke(chains[0].record.serial, now()).unwrap();
     assert!(crl.refresh().unwrap() && crl.number() == 2);
-    let revoked = |seen: &RevocationFile| -> Vec<bool> {
-        chains.iter().map(|chain| seen.is_revoked(chain.record.serial.as_bytes())).collect()
+    let revoked = |list: &RevocationFile| -> Vec<bool> {
+        chains.iter().map(|chain| list.is_revoked(chain.record.serial.as_bytes())).collect()
     };
     assert_eq!(revoked(&crl), [true, false, false]);
     authority.revoke(chains[0].record.serial, now()).unwrap();
     assert!(!crl.refresh().unwrap(), "revoking twice changes nothing");
+    // Returns all unexpired certificates of the name, including the one that was revoked before.
     assert_eq!(authority.revoke_name(edge_template().identity(), now()).unwrap().len(), 3);
     assert!(crl.refresh().unwrap() && crl.number() == 3);
     assert_eq!(revoked(&crl), [true, true, true]);
     let states: Vec<CertState> =
         authority.issued_certs(now()).unwrap().into_iter().map(|(_, state)| state).collect();
     assert_eq!(states, [CertState::Revoked; 3]);
-    // A list that is signed long after their expiry does not contain them.
-    let end = now().saturating_add(MONTH);
-    assert_eq!(authority.issued_certs(end.saturating_add(HOUR)).unwrap()[0].1, CertState::Expired);
-    let (late, _) = authority.issue_with_key(&edge_template(), end).unwrap();
-    authority.revoke(late.record.serial, end.saturating_add(23 * HOUR)).unwrap();
+    let expiry = now().saturating_add(MONTH);
+    assert_eq!(authority.issued_certs(expiry.saturating_add(HOUR)).unwrap()[0].1, CertState::Expired);
+    // A list that is signed 23 hours after the expiry of the three certificates still contains them.
+    let (fourth, _) = authority.issue_with_key(&edge_template(), expiry).unwrap();
+    authority.revoke(fourth.record.serial, expiry.saturating_add(23 * HOUR)).unwrap();
     assert!(crl.refresh().unwrap());
     assert_eq!(revoked(&crl), [true, true, true]);
-    let (certificate, _) = authority.issue_with_key(&edge_template(), end).unwrap();
-    authority.revoke(certificate.record.serial, end.saturating_add(25 * HOUR)).unwrap();
+    // A list that is signed 25 hours after their expiry does not.
+    let (fifth, _) = authority.issue_with_key(&edge_template(), expiry).unwrap();
+    authority.revoke(fifth.record.serial, expiry.saturating_add(25 * HOUR)).unwrap();
     assert!(crl.refresh().unwrap());
     assert_eq!(revoked(&crl), [false, false, false]);
-    assert!(crl.is_revoked(late.record.serial.as_bytes()) && crl.is_revoked(certificate.record.serial.as_bytes()));
+    assert!(crl.is_revoked(fourth.record.serial.as_bytes()) && crl.is_revoked(fifth.record.serial.as_bytes()));
 }
 
 #[test]
 fn unknown_and_expired_certificates_cannot_be_revoked() {
     let (_home, authority) = new_authority();
     let (chain, _) = authority.issue_with_key(&edge_template(), now()).unwrap();
-    let strange: Serial = "4f0123456789abcdef0123456789abcd".parse().unwrap();
-    assert!(authority.revoke(strange, now()).unwrap_err().to_string().contains("was issued here"));
-    let late = now().saturating_add(MONTH + HOUR);
-    assert!(authority.revoke(chain.record.serial, late).unwrap_err().to_string().contains("has expired"));
-    assert!(
-        authority.revoke_name(edge_template().identity(), late).unwrap_err().to_string().contains("no certificate")
-    );
-    let same_name = "marline://operator/cam-7".parse().unwrap();
-    assert!(authority.revoke_name(&same_name, now()).is_err(), "an edge is not an operator");
+    let unknown: Serial = "4f0123456789abcdef0123456789abcd".parse().unwrap();
+    let message = authority.revoke(unknown, now()).unwrap_err().to_string();
+    assert!(message.contains("no certificate") && message.contains("was issued here"), "{message}");
+    let after_expiry = now().saturating_add(MONTH + HOUR);
+    let message = authority.revoke(chain.record.serial, after_expiry).unwrap_err().to_string();
+    assert!(message.contains("has expired"), "{message}");
+    let message = authority.revoke_name(edge_template().identity(), after_expiry).unwrap_err().to_string();
+    assert!(message.contains("no certificate"), "{message}");
+    let same_name_other_role = "marline://operator/cam-7".parse().unwrap();
+    assert!(authority.revoke_name(&same_name_other_role, now()).is_err(), "an edge is not an operator");
 }
 
 #[test]
@@ -404,10 +420,10 @@ fn a_damaged_foreign_or_older_list_changes_nothing() {
     authority.revoke(chain.record.serial, now()).unwrap();
     let newer = std::fs::read(&path).unwrap();
     let mut crl = RevocationFile::open(&path, authority.certificate()).unwrap();
-    let strange = std::fs::read(other.crl_path()).unwrap();
+    let foreign = std::fs::read(other.crl_path()).unwrap();
     let bad: [(&[u8], &str); 4] = [
         (&older, "list 1 is older than list 2"),
-        (&strange, "not signed by the authority"),
+        (&foreign, "not signed by the authority"),
         (&newer[..newer.len() / 2], "revoked.pem: "),
         (b"", "revoked.pem: "),
     ];
@@ -422,7 +438,7 @@ fn a_damaged_foreign_or_older_list_changes_nothing() {
     std::fs::write(&path, &newer).unwrap();
     assert!(!crl.refresh().unwrap(), "the same list in a new file is not a new list");
     // The authority itself does not use a list of another authority either.
-    std::fs::write(&path, &strange).unwrap();
+    std::fs::write(&path, &foreign).unwrap();
     assert!(authority.issued_certs(now()).is_err());
     assert!(authority.revoke_name(edge_template().identity(), now()).is_err());
 }
@@ -442,8 +458,9 @@ fn copy_authority(authority: &Authority) -> (TempDir, Authority) {
 fn concurrent_revocations_on_two_hosts_are_merged() {
     let (_home, here) = new_authority();
     let chains: Vec<IssuedChain> =
-        (0..3).map(|_| here.issue_with_key(&edge_template(), now()).unwrap().0).collect();
+        (0..4).map(|_| here.issue_with_key(&edge_template(), now()).unwrap().0).collect();
     let (_dir, copied_authority) = copy_authority(&here);
+    let (_offline_dir, offline) = copy_authority(&here);
     let text = |authority: &Authority| std::fs::read_to_string(authority.crl_path()).unwrap();
     let list = |authority: &Authority| {
         let list = RevocationFile::open(&authority.crl_path(), authority.certificate()).unwrap();
@@ -454,27 +471,37 @@ fn concurrent_revocations_on_two_hosts_are_merged() {
     copied_authority.revoke(chains[1].record.serial, now()).unwrap();
     assert_eq!(
         (list(&here), list(&copied_authority)),
-        ((2, vec![true, false, false]), (2, vec![false, true, false]))
+        ((2, vec![true, false, false, false]), (2, vec![false, true, false, false]))
     );
-    // Neither list simply replaces the other: the next list contains both entries, and both hosts use it.
+    // Both lists have the number 2, with different entries. The merged list contains both entries and has the number 3;
+    // the other host takes it over unchanged.
     assert!(here.merge_crl(&text(&copied_authority), now()).unwrap());
-    assert_eq!(list(&here), (3, vec![true, true, false]));
+    assert_eq!(list(&here), (3, vec![true, true, false, false]));
     assert!(copied_authority.merge_crl(&text(&here), now()).unwrap());
     assert_eq!(text(&copied_authority), text(&here));
     assert!(!here.merge_crl(&text(&copied_authority), now()).unwrap(), "the lists are equal");
-    // Both hosts may have merged the lists: the lists are then equal, and nothing changes.
+    // A list with a smaller number and fewer entries changes nothing.
     let older = text(&copied_authority);
     copied_authority.revoke(chains[2].record.serial, now()).unwrap();
     assert!(!copied_authority.merge_crl(&older, now()).unwrap(), "an older list with fewer entries");
-    assert_eq!(list(&copied_authority), (4, vec![true; 3]));
-    // A host that was offline and has revoked meanwhile has fewer entries and no greater number: its list must neither
-    // win nor be lost.
-    let (_dir, away) = copy_authority(&here);
-    away.revoke(chains[2].record.serial, now()).unwrap();
-    assert!(!away.merge_crl(&text(&copied_authority), now()).unwrap() && list(&away) == list(&copied_authority));
+    assert_eq!(list(&copied_authority), (4, vec![true, true, true, false]));
+    // Two hosts that have revoked the same certificates independently have lists with equal numbers and entries. Merging
+    // them changes nothing.
+    let (_same_dir, same) = copy_authority(&here);
+    same.revoke(chains[2].record.serial, now()).unwrap();
+    assert!(!same.merge_crl(&text(&copied_authority), now()).unwrap());
+    assert_eq!(list(&same), list(&copied_authority));
+    // A host that was offline during all this has revoked another certificate. Its list has a smaller number and fewer
+    // entries, but its entry must not be lost, and it must not remove the others.
+    offline.revoke(chains[3].record.serial, now()).unwrap();
+    assert_eq!(list(&offline), (2, vec![false, false, false, true]));
+    assert!(copied_authority.merge_crl(&text(&offline), now()).unwrap());
+    assert_eq!(list(&copied_authority), (5, vec![true; 4]));
+    assert!(offline.merge_crl(&text(&copied_authority), now()).unwrap());
+    assert_eq!(text(&offline), text(&copied_authority));
     assert!(here.merge_crl("no list", now()).is_err());
-    let (_other, strange) = new_authority();
-    assert!(here.merge_crl(&text(&strange), now()).is_err());
+    let (_foreign_home, foreign) = new_authority();
+    assert!(here.merge_crl(&text(&foreign), now()).is_err());
 }
 
 #[test]
@@ -490,8 +517,9 @@ fn a_received_list_applies_even_if_the_file_cannot_be_written() {
     std::fs::create_dir(&path).unwrap();
     authority.revoke(chain.record.serial, now()).unwrap();
     let newer = std::fs::read_to_string(authority.crl_path()).unwrap();
-    let stale_list = list.clone();
-    assert!(stale_list.update(&newer).is_err(), "the list is not stored");
+    // Clones share received lists: an update by one of them applies to the others at their next `refresh`.
+    let clone = list.clone();
+    assert!(clone.update(&newer).is_err(), "the list cannot be written to the file");
     assert!(list.refresh().unwrap() && list.is_revoked(chain.record.serial.as_bytes()) && list.number() == 2);
     assert!(!list.update(&newer).unwrap(), "the list is already known");
 }
