@@ -1,13 +1,20 @@
-//! The pending file: bytes that were acknowledged early ([`PendingRepair`]), written down so that they survive the
-//! death of this process.
+//! Pending file: a record of the flows with holes, which are bytes that were acknowledged to the server early, before
+//! they arrived ([`PendingRepair`]).
 //!
-//! 1. It is written before the acknowledgement leaves: [`PendingFile::update`] is called before any output is executed.
-//! 2. Nothing is synced: it is to survive this process, not the machine, whose connections die with it.
-//! 3. It contains requests with all their fields. So it is readable for its owner alone, and removed at the end unless
-//!    something is still missing.
-//! 4. Its name contains the process id, so that a later run does not overwrite it.
-//! 5. It is created and read within a [`RunDir`] that no other user can write, and never through a symbolic link: it
-//!    controls what root requests, and which packets root injects into the local stack.
+//! The server does not send these bytes again. If this process dies, another process must fetch them, or the
+//! connections hang. That process is `marline accel repair`: it is started with each run, and reads the file when the
+//! run has ended. If both were killed, the next run starts it again ([`orphaned_path`]).
+//!
+//! 1. The file is written before the early ACK is sent: the driver calls [`PendingFile::update`] before it executes any
+//!    output.
+//! 2. The file is not synced to the disk. It must survive a crash of this process, but not of the host: that ends the
+//!    connections as well.
+//! 3. The file contains HTTP requests with all their fields, which may be secret. So only its owner can read it, and it
+//!    is removed at the end of the run unless there are holes left.
+//! 4. The file name contains the process id, so that a later run does not overwrite it.
+//! 5. The file is created and read in a [`RunDir`] that no other user can write to, and never through a symbolic link.
+//!    The reason is that a forged file would control what root requests and which packets root injects into the local
+//!    stack.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -17,44 +24,47 @@ use std::path::{Path, PathBuf};
 use marline_core::accel::{Accelerator, PendingRepair};
 use marline_net::run_dir::RunDir;
 
-/// An open file.
+/// The pending file of this process, open for writing.
 #[derive(Debug)]
 pub(super) struct PendingFile {
     file: File,
     directory: RunDir,
     path: PathBuf,
+    /// [`Accelerator::pending_fingerprint`] at the last update: two counters that change with the pending repairs.
     fingerprint: (u64, u64),
+    /// Whether the file lists no flow.
     is_empty: bool,
 }
 
 impl PendingFile {
-    /// Creates a new one; an old one of that name is replaced.
+    /// Creates the file; an existing file of that name is replaced.
     ///
     /// # Errors
-    /// Another user can write its directory, or it cannot be created.
+    /// Another user can write to the directory, or the file cannot be created.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let (directory, name) = open_directory(path)?;
         let file = directory.create_file(name)?;
         Ok(Self { file, directory, path: path.to_owned(), fingerprint: (0, 0), is_empty: true })
     }
 
-    /// Writes what is pending now, if it has changed.
-    pub(super) fn update(&mut self, machine: &Accelerator) {
-        let fingerprint = machine.pending_fingerprint();
+    /// Writes the pending repairs if they have changed. An error is logged and the run continues.
+    pub(super) fn update(&mut self, accelerator: &Accelerator) {
+        let fingerprint = accelerator.pending_fingerprint();
         if std::mem::replace(&mut self.fingerprint, fingerprint) == fingerprint {
             return;
         }
-        let pending = machine.pending_repairs();
+        let pending = accelerator.pending_repairs();
         if pending.is_empty() && self.is_empty {
             return;
         }
         self.is_empty = pending.is_empty();
-        let written = serde_json::to_vec(&pending).map_err(io::Error::from).and_then(|text| {
-            // A longer previous text remains behind the new one, and is not read.
+        let result = serde_json::to_vec(&pending).map_err(io::Error::from).and_then(|text| {
+            // The file is not truncated, which saves a system call. If the previous text was longer, its end remains
+            // after the new JSON value; `read` stops after the first value.
             self.file.write_all_at(&text, 0)?;
             if pending.is_empty() { self.file.set_len(text.len() as u64) } else { Ok(()) }
         });
-        if let Err(error) = written {
+        if let Err(error) = result {
             tracing::warn!(file = %self.path.display(), %error, "pending early ACKs cannot be written down");
         }
     }
@@ -62,7 +72,7 @@ impl PendingFile {
 
 impl Drop for PendingFile {
     fn drop(&mut self) {
-        // What is pending is left for the crash repair.
+        // A file with pending repairs stays for `marline accel repair`.
         if self.is_empty
             && let Some(name) = file_name(&self.path)
         {
@@ -71,23 +81,25 @@ impl Drop for PendingFile {
     }
 }
 
-/// The pending file of this process.
+/// Path of the pending file of this process; `primary`: interface name of the primary link.
 pub fn pending_path(run_dir: &Path, primary: &str) -> PathBuf {
     run_dir.join(format!("accel-{primary}-{}.pending", std::process::id()))
 }
 
-/// The newest pending file of a primary link whose writer has ended. Older ones are removed: the run after each of them
-/// has seen to it, and one process must suffice for the rest.
+/// Path of the newest pending file of a primary link whose writer has ended. Older files of that link are removed: the
+/// run that followed each of them has already started a repair of it. Only the file of the last run is left to repair,
+/// which takes one process.
 ///
 /// # Errors
-/// Another user can write the directory.
+/// Another user can write to the directory.
 pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf>> {
-    let is_orphan = |name: &str| {
-        let number =
+    let writer_of = |name: &str| -> Option<u32> {
+        let process =
             name.strip_prefix("accel-")?.strip_prefix(primary)?.strip_prefix('-')?.strip_suffix(".pending")?;
-        let number: u32 = number.parse().ok()?;
-        (number != std::process::id() && !Path::new("/proc").join(number.to_string()).exists()).then_some(())
+        process.parse().ok()
     };
+    let has_ended =
+        |process: u32| process != std::process::id() && !Path::new("/proc").join(process.to_string()).exists();
     let directory = match RunDir::open_own(run_dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         directory => directory?,
@@ -96,13 +108,14 @@ pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok());
     let mut newest: Option<(i64, i64, String)> = None;
-    for name in names.filter(|name| is_orphan(name).is_some()) {
-        let written = directory.open_own_file(&name).ok().flatten().and_then(|file| file.metadata().ok());
-        let Some(meta) = written else {
+    for name in names.filter(|name| writer_of(name).is_some_and(has_ended)) {
+        let metadata = directory.open_own_file(&name).ok().flatten().and_then(|file| file.metadata().ok());
+        let Some(metadata) = metadata else {
             tracing::warn!(file = %run_dir.join(&name).display(), "not a pending file of this user: ignored");
             continue;
         };
-        let candidate = (meta.mtime(), meta.mtime_nsec(), name);
+        let candidate = (metadata.mtime(), metadata.mtime_nsec(), name);
+        // Keeps the newer one of the two in `newest`.
         let older = match newest.take() {
             Some(other) if other > candidate => {
                 newest = Some(other);
@@ -120,10 +133,10 @@ pub fn orphaned_path(run_dir: &Path, primary: &str) -> io::Result<Option<PathBuf
     Ok(newest.map(|(.., name)| run_dir.join(name)))
 }
 
-/// The content of a pending file; empty if it does not exist or is incomplete.
+/// Reads a pending file. The result is empty if the file does not exist or is incomplete.
 ///
 /// # Errors
-/// It does not belong to this user alone, or cannot be read.
+/// The file cannot be read, or another user owns it, can write to it or can write to its directory.
 pub(super) fn read(path: &Path) -> io::Result<Vec<PendingRepair>> {
     let (directory, name) = open_directory(path)?;
     let Some(file) = directory.open_own_file(name)? else { return Ok(Vec::new()) };
@@ -133,9 +146,8 @@ pub(super) fn read(path: &Path) -> io::Result<Vec<PendingRepair>> {
     Ok(first.and_then(Result::ok).unwrap_or_default())
 }
 
-/// Removes a pending file.
+/// Removes a pending file. Errors are ignored, because the file may be removed already.
 pub(super) fn remove(path: &Path) {
-    // It may be gone already.
     let _ = open_directory(path).and_then(|(directory, name)| directory.unlink(name));
 }
 
@@ -148,7 +160,7 @@ fn file_name(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()
 }
 
-/// chosen: thousands of holes with their requests.
+/// Maximum number of bytes that are read. chosen: it is enough for thousands of holes with their requests.
 const MAX_SIZE: u64 = 64 << 20;
 
 #[cfg(test)]
@@ -158,7 +170,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     #[test]
-    fn the_first_value_is_read_whatever_follows() {
+    fn only_the_first_json_value_of_a_file_is_read() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("pending");
         let hole = |seq| PendingHole { seq, ts_val: Some(7), fetch: None };
@@ -183,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ended_processes_leave_an_orphan_and_the_newest_is_kept() {
+    fn the_newest_file_of_an_ended_process_is_returned_and_older_ones_are_removed() {
         let directory = tempfile::tempdir().unwrap();
         let names = [
             "accel-wlan0-4194998.pending",
@@ -193,8 +205,8 @@ mod tests {
         ];
         names.iter().for_each(|name| std::fs::write(directory.path().join(name), "").unwrap());
         drop(PendingFile::open(&pending_path(directory.path(), "wlan0")).unwrap());
-        let newest = || orphaned_path(directory.path(), "wlan0").unwrap();
-        assert_eq!(newest(), Some(directory.path().join(names[0])));
+        let orphan = || orphaned_path(directory.path(), "wlan0").unwrap();
+        assert_eq!(orphan(), Some(directory.path().join(names[0])));
         assert_eq!(
             std::fs::read_dir(directory.path()).unwrap().count(),
             4,
@@ -202,7 +214,7 @@ mod tests {
         );
         std::thread::sleep(std::time::Duration::from_millis(20));
         std::fs::write(directory.path().join("accel-wlan0-4194997.pending"), "").unwrap();
-        assert_eq!(newest(), Some(directory.path().join("accel-wlan0-4194997.pending")));
+        assert_eq!(orphan(), Some(directory.path().join("accel-wlan0-4194997.pending")));
         assert!(!directory.path().join(names[0]).exists());
         assert_eq!(orphaned_path(&directory.path().join("none"), "wlan0").unwrap(), None);
     }
@@ -212,13 +224,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (run, victim) = (directory.path().join("run"), directory.path().join("victim"));
         std::fs::create_dir(&run).unwrap();
-        std::fs::write(&victim, "whole").unwrap();
+        std::fs::write(&victim, "unchanged").unwrap();
         symlink(&victim, pending_path(&run, "wlan0")).unwrap();
         symlink(&victim, run.join("accel-wlan0-4194998.pending")).unwrap();
         std::fs::hard_link(&victim, run.join("accel-wlan0-4194997.pending")).unwrap();
         drop(PendingFile::open(&pending_path(&run, "wlan0")).unwrap());
         assert_eq!(orphaned_path(&run, "wlan0").unwrap(), None);
-        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "whole");
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "unchanged");
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&run, Some(65_534), None).unwrap();
             for error in [
