@@ -1,7 +1,8 @@
-//! Propagation delay of one direction: a constant delay with jitter, in order unless `reorder` is set.
+//! Propagation delay of one direction of a simulated link: a constant delay plus or minus a random jitter.
 //!
-//! Jitter is uniform between minus and plus its value. To keep the order, a packet waits for the one before it, as
-//! on a real first-in-first-out path; with `reorder` each packet keeps its own delay.
+//! The jitter of each packet is uniformly distributed between minus and plus the configured value. Unless `reorder` is
+//! set, packets leave in the order in which they were sent: a packet that would overtake the previous one is delayed
+//! until that one is due, as on a real first-in-first-out path. With `reorder`, each packet keeps its own delay.
 
 use std::collections::VecDeque;
 
@@ -46,13 +47,14 @@ impl<P: Packet> DelayLine<P> {
         self.jitter = jitter;
     }
 
-    /// Takes a packet that the transmitter has finished at `at`.
+    /// Adds a packet whose last bit was transmitted at `at`.
     pub(super) fn push(&mut self, packet: P, at: Instant) {
         self.size += packet.size();
         let mut due = at + self.delay;
         if !self.jitter.is_zero() {
             let width = u64::try_from(self.jitter.as_nanos()).unwrap_or(u64::MAX).saturating_mul(2);
-            // Never before it was sent, even if a change made the delay shorter than the jitter.
+            // Not before `at`. The delay is shorter than the jitter if `set_delay` or `set_jitter` made it so; the
+            // initial values do not permit that.
             due = (due + Duration::from_nanos(self.rng.below(width.saturating_add(1))) - self.jitter).max(at);
         }
         if self.allows_reordering {
@@ -64,23 +66,28 @@ impl<P: Packet> DelayLine<P> {
         self.in_transit.push_back((self.last_due, packet));
     }
 
+    /// Removes the first packet and returns it with its due time; `None`: no packet is due at `now`.
     pub(super) fn pop(&mut self, now: Instant) -> Option<(Instant, P)> {
-        self.next_due().filter(|due| *due <= now)?;
+        if self.next_due()? > now {
+            return None;
+        }
         let (due, packet) = self.in_transit.pop_front()?;
         self.size -= packet.size();
         Some((due, packet))
     }
 
-    /// When the first packet is due.
+    /// Due time of the first packet; `None`: no packet is in transit.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.in_transit.front().map(|(due, _)| *due)
     }
 
-    /// Lower limit of the due time of a packet that is sent at `at`.
+    /// Earliest possible due time of a packet whose last bit is transmitted at `at`, with the largest negative jitter and
+    /// without waiting for a previous packet.
     pub(super) fn earliest_due(&self, at: Instant) -> Instant {
         at + self.delay.saturating_sub(self.jitter)
     }
 
+    /// Packets in transit.
     pub(super) fn count(&self) -> PacketCount {
         PacketCount { packets: self.in_transit.len() as u64, bytes: self.size }
     }
