@@ -1,18 +1,20 @@
-//! Hint for failed downloads when the variable `HTTP_PROXY` is set but ignored.
+//! Hint for failed downloads when the environment variable `HTTP_PROXY` is set, which marline ignores.
 //!
-//! As in curl, `HTTP_PROXY` is not read: in a CGI program it would be a header field of the client. On a host that reaches
-//! the network only through a proxy, all connections then time out, so the error names the variable. The value is not
-//! printed, since it may contain a password.
+//! Like curl, marline reads `http_proxy` in lower case only. In a CGI program, `HTTP_PROXY` holds the request header
+//! `Proxy`, so any client could set the proxy ("httpoxy", CVE-2016-5385). If a host reaches the network only through a
+//! proxy and the variable is ignored, all connections time out. The hint therefore names the variable. It does not show
+//! the value, which may contain a password.
 
 use marline_download::DownloadErrorKind;
 
-/// Hint to append to the error of a failed download. Empty unless `HTTP_PROXY` alone is set and the network failed.
+/// Hint to append to the error of a failed download. `variable` returns an environment variable. The hint is empty
+/// unless the URL is `http:`, the cause is the network, `HTTP_PROXY` is set and no other proxy variable that applies is.
 pub(super) fn hint(kind: DownloadErrorKind, url: &str, variable: impl Fn(&str) -> Option<String>) -> &'static str {
-    let is_of_network =
+    let is_network_failure =
         matches!(kind, DownloadErrorKind::Network | DownloadErrorKind::NoLink | DownloadErrorKind::TimeLimit);
     let is_set = |name: &str| variable(name).is_some_and(|value| !value.trim().is_empty());
-    let has_other = ["http_proxy", "all_proxy", "ALL_PROXY"].into_iter().any(is_set);
-    if is_of_network && url.starts_with("http://") && is_set("HTTP_PROXY") && !has_other {
+    let has_effective_proxy = ["http_proxy", "all_proxy", "ALL_PROXY"].into_iter().any(is_set);
+    if is_network_failure && url.starts_with("http://") && is_set("HTTP_PROXY") && !has_effective_proxy {
         return "; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x";
     }
     ""
@@ -25,7 +27,7 @@ mod tests {
     #[test]
     fn an_ignored_proxy_variable_is_named_when_the_network_fails() {
         let url = "http://h.test/f";
-        for (kind, url, set, names) in [
+        for (kind, url, set, is_hint_expected) in [
             (DownloadErrorKind::Network, url, &["HTTP_PROXY"][..], true),
             (DownloadErrorKind::NoLink, url, &["HTTP_PROXY"], true),
             (DownloadErrorKind::TimeLimit, url, &["HTTP_PROXY"], true),
@@ -37,7 +39,7 @@ mod tests {
         ] {
             let variable = |name: &str| set.contains(&name).then(|| "http://me:secret@proxy".to_owned());
             let hint = hint(kind, url, variable);
-            assert_eq!(hint.contains("HTTP_PROXY is set"), names, "{kind:?} {url} {set:?}");
+            assert_eq!(hint.contains("HTTP_PROXY is set"), is_hint_expected, "{kind:?} {url} {set:?}");
             assert!(!hint.contains("secret"));
         }
     }

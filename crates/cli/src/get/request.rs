@@ -1,7 +1,7 @@
 //! Options of `marline get` for requests and connections, named as in curl and wget.
 //!
-//! Arguments that may hold a secret (`-b`, `-x`, `-e`) are plain text until they are parsed here, because clap repeats a
-//! rejected value in its message.
+//! Arguments that may hold a secret (`-b`, `-x`, `-e`) have the type [`Secret`], which accepts any text. clap must not
+//! validate them, because its error messages repeat a rejected value. They are validated in this file instead.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -69,9 +69,13 @@ pub struct RequestArgs {
 }
 
 impl RequestArgs {
-    /// Header fields of the options -A, -e and -b. Reads no file.
+    /// Header fields of the options -A, -e and -b (only those with `NAME=VALUE`). Reads no file.
+    ///
+    /// # Errors
+    /// A value contains a control character, or `-C` has an offset. (`-C` is checked here because this
+    /// function runs before any file is read.)
     pub(super) fn headers(&self) -> Result<Vec<(String, String)>, CliError> {
-        if let Some(offset) = self.continue_at.as_deref().filter(|at| *at != "-") {
+        if let Some(offset) = self.continue_at.as_deref().filter(|offset| *offset != "-") {
             return Err(CliError::usage(format!(
                 "-C {offset}: a download cannot start at an offset; without -C, or with `-C -`, it continues where it stopped"
             )));
@@ -91,7 +95,7 @@ impl RequestArgs {
         Ok(headers)
     }
 
-    /// Cookie files to load and to save.
+    /// Cookie files to load (those of -b first) and to save.
     pub(super) fn cookie_files(&self) -> CookieFiles {
         let cookie_paths =
             self.cookie.iter().map(|text| text.expose()).filter(|text| !text.contains('=') && !text.is_empty());
@@ -115,7 +119,11 @@ impl RequestArgs {
         Ok(ConnectOptions { proxies, ip_version: version })
     }
 
-    /// Reads the logins of a netrc file. Adds a line to `notes` if the default file does not exist.
+    /// Reads the logins of a netrc file. If the default file does not exist, there are none, and a line is added to
+    /// `notes`, which are shown to the user.
+    ///
+    /// # Errors
+    /// The file cannot be read or is not a netrc file, or a file named by `--netrc-file` does not exist.
     pub(super) fn logins(&self, notes: &mut Vec<String>) -> Result<Logins, CliError> {
         let (option, path) = match &self.netrc_file {
             Some(path) => ("--netrc-file", path.clone()),
@@ -124,14 +132,14 @@ impl RequestArgs {
         };
         // The errors of the parser are not printed, since they may repeat a part of the file.
         let usage_error = |reason: &str| CliError::usage(format!("{option} {}: {reason}", path.display()));
-        let bytes = match File::open(&path).and_then(read_bounded_bytes) {
+        let contents = match File::open(&path).and_then(read_bounded_bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.netrc_file.is_none() => {
                 notes.push(format!("-n: {} does not exist, so no logins are used", path.display()));
                 return Ok(Logins::default());
             }
-            bytes => bytes.map_err(|error| usage_error(&error.to_string()))?,
+            result => result.map_err(|error| usage_error(&error.to_string()))?,
         };
-        netrc::parse(&String::from_utf8_lossy(&bytes)).ok_or_else(|| {
+        netrc::parse(&String::from_utf8_lossy(&contents)).ok_or_else(|| {
             usage_error("not a netrc file: expected lines `machine NAME login USER password PASSWORD`")
         })
     }
@@ -147,7 +155,9 @@ fn default_netrc() -> Result<PathBuf, CliError> {
     Ok(Path::new(&home).join(".netrc"))
 }
 
-/// The `default` login of a netrc file, if the file has no login for the host of the URL.
+/// The `default` login of a netrc file, for a URL that the user has named; `None` if the file has an entry for its host.
+/// Entries of hosts are applied with each request, also after a redirect. The `default` login is applied only to URLs of
+/// the user, so that a redirect does not send it to an unknown host.
 pub(super) fn default_login(logins: &Logins, url: &Url) -> Option<(String, String)> {
     let host = url.host_str().unwrap_or_default();
     logins.default.clone().filter(|_| !logins.hosts.contains_key(host))
@@ -160,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_default_login_is_for_hosts_that_the_file_does_not_name() {
+    fn the_default_login_applies_to_hosts_without_an_entry_in_the_netrc_file() {
         let login = |name: &str| (name.to_owned(), String::new());
         let logins =
             Logins { hosts: BTreeMap::from([("a.example".to_owned(), login("me"))]), default: Some(login("any")) };
