@@ -2,7 +2,8 @@
 //! `docs/how-it-works/emptcp.md` describes the paper and the differences.
 //!
 //! 1. The rate of a link (§3.2) is the sum of the Holt-Winters forecasts of all active connections that use it. If no
-//!    connection uses the link, its last sum is kept. A link that was never used counts with 5 Mbit/s.
+//!    connection uses the link, its last sum is kept. A link that was never used counts with 5 Mbit/s, which is also the
+//!    start value of its forecast.
 //! 2. Another link is joined when κ bytes have arrived over the first link or τ has passed since the connection was
 //!    opened. In addition, the connection must not be idle, and the energy information base must not prefer the first
 //!    link alone (§3.5).
