@@ -69,16 +69,22 @@ pub(super) enum JoinObstacle {
 }
 
 impl Reason {
-    /// Whether `other` differs only in figures.
+    /// Whether `other` has the same variant and concerns the same links, so that only its figures may differ.
+    /// The alternative of `LeastEnergy` counts as a figure.
     pub(super) fn is_same_kind(&self, other: &Self) -> bool {
         let links = |reason: &Self| reason.links();
-        let obstacle_of = |reason: &Self| match *reason {
-            Self::JoinRefused { link, obstacle, .. } => Some((link, obstacle)),
-            _ => None,
+        // The links that a reason is about, besides those that are used.
+        let subject = |reason: &Self| match *reason {
+            Self::JoinRefused { link, obstacle, .. } => (LinkSet::single(link), Some(obstacle)),
+            Self::Reprobe { link, .. } | Self::LeftOut { slow: link, .. } | Self::BudgetSpent { link, .. } => {
+                (LinkSet::single(link), None)
+            }
+            Self::Failover { lost, .. } => (lost, None),
+            _ => (LinkSet::EMPTY, None),
         };
         core::mem::discriminant(self) == core::mem::discriminant(other)
             && links(self) == links(other)
-            && obstacle_of(self) == obstacle_of(other)
+            && subject(self) == subject(other)
     }
 
     fn links(&self) -> LinkSet {
@@ -177,4 +183,25 @@ pub(super) fn link_names(links: LinkSet, name: &impl Fn(usize) -> String) -> Str
         text.push_str(&name(link));
     }
     if text.is_empty() { "no link".to_string() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_about_another_link_is_of_another_kind() {
+        let links = LinkSet::single(0).with(1);
+        let rate = Bitrate::ZERO;
+        let reasons: [fn(LinkSet, usize, Bitrate) -> Reason; 4] = [
+            |links, link, _| Reason::Reprobe { links, link },
+            |links, slow, rate| Reason::LeftOut { links, slow, slow_rate: rate, rate },
+            |links, link, _| Reason::Failover { links, lost: LinkSet::single(link) },
+            |links, link, _| Reason::BudgetSpent { links, link },
+        ];
+        for reason in reasons {
+            assert!(reason(links, 2, rate).is_same_kind(&reason(links, 2, Bitrate::from_mbps(5))));
+            assert!(!reason(links, 2, rate).is_same_kind(&reason(links, 3, rate)));
+        }
+    }
 }
