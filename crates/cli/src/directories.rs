@@ -1,4 +1,4 @@
-//! Directories that marline uses unless an option names another one: for the configuration, the state and the control sockets.
+//! Default directories of marline for the configuration, the state and the control sockets. Options override them.
 
 use std::path::{Path, PathBuf};
 
@@ -12,23 +12,25 @@ pub(crate) fn config_dir() -> Option<PathBuf> {
     Some(base.join("marline"))
 }
 
-/// The state directory that systemd has created for this unit (`StateDirectory=`).
+/// State directory that systemd created for the service that this process belongs to (`StateDirectory=` in its unit file).
 #[cfg(feature = "fleet")]
 pub(crate) fn unit_state_dir() -> Option<PathBuf> {
     std::env::var_os("STATE_DIRECTORY").filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
-/// Run directory of a user without privileges.
+/// Directory of the control sockets of a user without privileges: `$XDG_RUNTIME_DIR/marline`.
 pub(crate) fn user_run_dir() -> Option<PathBuf> {
     let runtime_dir = std::env::var_os("XDG_RUNTIME_DIR").filter(|dir| !dir.is_empty())?;
     Some(Path::new(&runtime_dir).join("marline"))
 }
 
-/// Run directories of a daemon that needs no privileges: the explicit one, or the default and then that of the user.
+/// Directories where the control socket of an unprivileged daemon may be, in order of preference. A directory given by
+/// option is the only one; otherwise the system's directory comes before the user's. The daemon uses the first one in
+/// which it can create its socket, and a client searches all of them.
 #[cfg(feature = "fleet")]
 pub(crate) fn run_dirs(given: Option<&Path>) -> Vec<PathBuf> {
     match given {
-        Some(named) => vec![named.to_owned()],
+        Some(given) => vec![given.to_owned()],
         None => std::iter::once(RUN_DIR.into()).chain(user_run_dir()).collect(),
     }
 }

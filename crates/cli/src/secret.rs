@@ -1,4 +1,4 @@
-//! Command-line text that may hold a secret: a login, a header field, or a URL with a password.
+//! Command-line text that may hold a secret: a user name with password, a header field, or a URL with a password.
 //!
 //! Its `Debug` output is `MASKED`, so that no log and no panic message prints it by accident. The memory is not wiped
 //! after use: the command line stays readable in /proc anyway.

@@ -1,6 +1,6 @@
-//! The path manager for kernel MPTCP: `marline paths` and `marline run`, for unmodified programs and servers.
+//! The path manager for kernel MPTCP: `marline paths` and `marline run`, for unmodified programs and servers that support MPTCP.
 //!
-//! Drives the policy of [`marline_core::paths`]. Its inputs are the kernel's MPTCP events, counters of subflows
+//! Runs the policy of [`marline_core::paths`], a state machine without I/O. Its inputs are the kernel's MPTCP events, counters of subflows
 //! (sock_diag), interfaces and their addresses (rtnetlink), and requests of the control socket. Its decisions become
 //! commands to the kernel's path manager, entries of a decision log, and replies to each [`DriverQuery`].
 //!
@@ -13,7 +13,8 @@
 //!    may be added during a run ([`Job::selection`]).
 //! 3. Everything that the driver changes on the host at its start (sysctl, source routing) and restores at its end is
 //!    behind one trait, [`HostConfigurator`].
-//! 4. Whatever was lost (an event, the daemon itself) is recovered from the kernel's own list of sockets.
+//! 4. If an event was lost or the daemon was restarted, the state is rebuilt from the kernel's list of sockets
+//!    (sock_diag).
 //!
 //! Where to start reading: `driver` (the event loop), `kernel` (netlink), [`host_config`] (what is changed on the
 //! host), [`doctor`] (what prevents MPTCP here).
@@ -54,12 +55,12 @@ pub struct Job {
     pub config: Config,
     /// How the links were chosen. Interfaces that appear during the run and match are used as well.
     pub selection: LinkSelection,
-    /// What earlier runs used of the links' data budgets. The budgets in `config` are what remained at the start.
+    /// Data that earlier runs used of each link's budget. `config` contains only the part that remained at the start.
     pub budgets: Budgets,
     /// How commands reach the kernel.
     pub mode: Mode,
-    /// Whether links may be used beside a VPN that has the default route. Otherwise they are down while such a VPN
-    /// exists.
+    /// Whether links may be used while a VPN has the default route. If not, the policy treats them as down for as long as
+    /// the VPN exists; the interfaces themselves stay up.
     pub bypass_vpn: bool,
     /// File of the decision log for `marline replay`; none: no log is written.
     pub decision_log: Option<PathBuf>,
@@ -78,7 +79,7 @@ pub enum Mode {
     /// All connections of the host are managed alike, through the kernel's own path manager and its list of
     /// endpoints.
     KernelPm,
-    /// No command is sent and no privilege is needed: the actions are only reported.
+    /// No command is sent and no privilege is needed: the commands are only reported.
     DryRun,
 }
 
@@ -87,7 +88,7 @@ pub enum Mode {
 pub enum DriverQuery {
     /// The current state of links, connections and totals.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// The newest decisions about one connection, oldest first; none: no such connection exists.
+    /// The most recent decisions about one connection, in chronological order. `None`: no such connection exists.
     Explain(ConnId, oneshot::Sender<Option<(Connection, Vec<Decision>)>>),
 }
 
@@ -104,15 +105,16 @@ pub trait HostConfigurator {
     /// One line that states the problem and the remedy. Nothing is changed in this case.
     fn apply(&mut self, mode: Mode) -> Result<(), PathsError>;
 
-    /// Adds a link. The next [`update_routing`](Self::update_routing) sets up its routing.
+    /// Adds a link to those that are managed. The next [`update_routing`](Self::update_routing) sets up its routing.
     fn add_link(&mut self, _link: &LinkConfig) {}
 
-    /// Adapts the source routing to the interfaces. An error with one of them is logged and does not end the run.
+    /// Adapts the source routing to the current interfaces, addresses and routes. An error on one interface is logged and
+    /// does not end the run.
     fn update_routing(&mut self, survey: &InterfaceList);
 
-    /// Limits the size of packets that are sent and accepted over an interface, in bytes, from the next
-    /// [`update_routing`](Self::update_routing) on. None restores the MTU of the interface. The reason is a line for
-    /// the log; none: the size is only a trial.
+    /// Limits the packet size over an interface, in bytes, from the next [`update_routing`](Self::update_routing) on.
+    /// The limit applies to both directions. A `mtu` of `None` removes it, so that the interface's own MTU applies. The
+    /// `reason` is written to the log; it is `None` for a trial of a packet size, which is not logged.
     fn set_mtu(&mut self, _interface: &str, _mtu: Option<u16>, _reason: Option<&str>) {}
 
     /// Checks whether the settings still have the values that were set, and sets them again if another program has
@@ -124,16 +126,17 @@ pub trait HostConfigurator {
         Vec::new()
     }
 
-    /// Records that endpoints will be added to the kernel's path manager or become backups; `existing` lists its
-    /// present endpoints.
+    /// Writes to the undo log that endpoints will be added to the kernel's path manager or become backups. `existing` lists
+    /// its present endpoints, so that they can be restored.
     ///
     /// # Errors
-    /// The undo log could not be written, so that a crash could not be repaired: the endpoints must not be changed.
+    /// The undo log could not be written. The endpoints must then not be changed, because they could not be restored after
+    /// a crash.
     fn record_endpoints(&mut self, _added: &[Endpoint], _existing: &[Endpoint]) -> Result<(), PathsError> {
         Ok(())
     }
 
-    /// Records that the limits of the kernel's path manager will be changed.
+    /// Writes to the undo log that the limits of the kernel's path manager will be changed.
     ///
     /// # Errors
     /// The undo log could not be written: the limits must not be changed.
@@ -141,7 +144,7 @@ pub trait HostConfigurator {
         Ok(())
     }
 
-    /// Whether an endpoint with this address would belong to the driver: to this run, or to one that crashed.
+    /// Whether the driver created the endpoint with this address, in this run or in one that crashed.
     fn is_own_address(&self, _address: IpAddr) -> bool {
         false
     }
@@ -153,7 +156,7 @@ pub trait HostConfigurator {
     fn restore(&mut self);
 }
 
-/// Changes nothing, for runs whose host is configured already.
+/// Changes nothing: for a host whose sysctls and routing are configured already.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoHostConfig;
 

@@ -1,7 +1,8 @@
 //! The monotonic clock in nanoseconds, the CPU time of a thread, and a timer with absolute deadlines.
 //!
-//! `std::time::Instant` hides its number, and a relative timer adds the time between reading the clock and arming it.
-//! The emulator needs both values as the kernel has them.
+//! `std::time::Instant` does not expose the kernel's clock value, which packet timestamps and recorded times need. A
+//! relative timer fires late by the time that passes between computing its duration and arming it; an absolute deadline
+//! has no such error.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,7 +18,8 @@ pub fn now() -> u64 {
     to_nanos(clock_gettime(ClockId::Monotonic))
 }
 
-/// Nanoseconds by which `CLOCK_REALTIME`, the clock of packet timestamps, is ahead of [`now`] at this moment.
+/// `CLOCK_REALTIME` minus [`now`] in nanoseconds, at the time of the call; zero if negative. The kernel's packet
+/// timestamps use `CLOCK_REALTIME`: subtract this offset to convert them to the clock of [`now`].
 pub fn realtime_offset() -> u64 {
     to_nanos(clock_gettime(ClockId::Realtime)).saturating_sub(now())
 }
@@ -51,9 +53,9 @@ impl Timer {
     /// deadline.
     ///
     /// # Errors
-    /// None that a correct kernel gives.
+    /// Only if the kernel rejects the call, which does not happen with a valid timer.
     pub fn arm(&self, deadline: Option<u64>) -> io::Result<()> {
-        // Zero would disarm it; the first nanosecond of the clock has passed anyway.
+        // The kernel interprets zero as "disarm". A deadline of zero becomes 1 ns, which is also in the past.
         let value = deadline.map_or(0, |nanos| nanos.max(1));
         let to_timespec = |nanos: u64| Timespec {
             tv_sec: i64::try_from(nanos / 1_000_000_000).unwrap_or(i64::MAX),
@@ -76,13 +78,13 @@ mod tests {
     use super::*;
     use rustix::event::{PollFd, PollFlags, poll};
 
-    fn fired(timer: &Timer, timeout_time: Duration) -> bool {
-        let timeout = Timespec { tv_sec: 0, tv_nsec: timeout_time.as_nanos() as _ };
+    fn fired(timer: &Timer, max_wait: Duration) -> bool {
+        let timeout = Timespec { tv_sec: 0, tv_nsec: max_wait.as_nanos() as _ };
         poll(&mut [PollFd::new(timer, PollFlags::IN)], Some(&timeout)).unwrap() > 0
     }
 
     #[test]
-    fn a_timer_fires_at_its_time_and_not_before() {
+    fn a_timer_fires_at_its_deadline_and_not_before() {
         let timer = Timer::new().unwrap();
         let deadline = now() + 5_000_000;
         timer.arm(Some(deadline)).unwrap();
@@ -91,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_past_fires_at_once_and_disarming_stops_it() {
+    fn a_past_deadline_fires_at_once_and_a_disarmed_timer_never_fires() {
         let timer = Timer::new().unwrap();
         timer.arm(Some(0)).unwrap();
         assert!(fired(&timer, Duration::from_millis(900)));

@@ -1,39 +1,44 @@
-//! Parses a body of several ranges: `multipart/byteranges` (RFC 9110 section 14.6).
+//! Incremental parser of `multipart/byteranges` response bodies (RFC 9110 section 14.6).
 //!
-//! The body comes in pieces, cut anywhere; its bytes are passed on with their offset in the resource.
+//! The body arrives in pieces of any size. The parser delivers the bytes of each part with their offset in the resource.
 //!
-//! 1. A part is as long as its Content-Range says. Its end is not searched for, so its bytes may look like a boundary.
-//! 2. A part must fit the request: the length of the resource, and a range within it. Anything else ends the response,
-//!    because what follows could belong to anything.
-//! 3. At most one line of [`MAX_LINE`] bytes is kept, and a part has at most [`MAX_LINES`] header fields.
+//! 1. The length of a part comes from its Content-Range. The parser does not search for the delimiter inside a part, so
+//!    the part may contain bytes that look like one.
+//! 2. The Content-Range of a part must state the expected length of the resource, and a range within it. It is not
+//!    compared with the requested ranges. After an error the parser stops, because the offset of all further bytes is
+//!    unknown.
+//! 3. Memory is bounded: only one incomplete line of at most [`MAX_LINE`] bytes is buffered. A part has at most
+//!    [`MAX_LINES`] header fields, and at most as many other lines precede a delimiter.
 
 use super::InvalidBody;
 
 /// Parser of one body.
 #[derive(Clone, Debug)]
 pub(super) struct MultipartByteranges {
-    /// `--` and the boundary.
+    /// `--` followed by the boundary parameter of the Content-Type.
     delimiter: Vec<u8>,
-    /// The length that the resource must have.
-    length: u64,
+    /// Expected length of the resource in bytes.
+    total_len: u64,
+    /// Received bytes of the incomplete line.
     line: Vec<u8>,
     state: State,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Before a boundary.
+    /// Before a delimiter, after this number of other lines.
     BeforeDelimiter { lines: u32 },
-    /// In the header fields of a part.
+    /// In the header fields of a part: number of fields so far, and the range as start and exclusive end.
     Fields { lines: u32, range: Option<(u64, u64)> },
-    /// In the bytes of a part.
+    /// In the bytes of a part: offset of the next byte, and the exclusive end.
     Body { at: u64, end: u64 },
-    /// Behind the last boundary.
+    /// After the closing delimiter (`--boundary--`): all further bytes are ignored.
     End,
 }
 
 impl MultipartByteranges {
-    /// A parser for a response with this Content-Type; none if that is another.
+    /// Creates the parser for a response. `None`: the Content-Type is not `multipart/byteranges`, or its boundary is missing
+    /// or invalid.
     pub(super) fn of(content_type: &str, total_len: u64) -> Option<Self> {
         let (kind, parameters) = content_type.split_once(';')?;
         if !kind.trim().eq_ignore_ascii_case("multipart/byteranges") {
@@ -45,16 +50,11 @@ impl MultipartByteranges {
         })?;
         let fits =
             (1..=70).contains(&boundary.len()) && boundary.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
-        let dash = [b"--", boundary.as_bytes()].concat();
-        fits.then_some(Self {
-            delimiter: dash,
-            length: total_len,
-            line: Vec::new(),
-            state: State::BeforeDelimiter { lines: 0 },
-        })
+        let delimiter = [b"--", boundary.as_bytes()].concat();
+        fits.then_some(Self { delimiter, total_len, line: Vec::new(), state: State::BeforeDelimiter { lines: 0 } })
     }
 
-    /// The next bytes of the body; `give` receives those of the resource, and their offset.
+    /// Parses the next bytes of the body. Calls `deliver` with the offset in the resource and the bytes.
     pub(super) fn feed(
         &mut self,
         mut bytes: &[u8],
@@ -64,10 +64,10 @@ impl MultipartByteranges {
             bytes = match self.state {
                 State::End => return Ok(()),
                 State::Body { at, end } => {
-                    let length = usize::try_from(end - at).unwrap_or(usize::MAX).min(bytes.len());
-                    let (now, remaining) = bytes.split_at(length);
-                    deliver(at, now);
-                    let at = at + length as u64;
+                    let count = usize::try_from(end - at).unwrap_or(usize::MAX).min(bytes.len());
+                    let (part_bytes, remaining) = bytes.split_at(count);
+                    deliver(at, part_bytes);
+                    let at = at + count as u64;
                     self.state =
                         if at == end { State::BeforeDelimiter { lines: 0 } } else { State::Body { at, end } };
                     remaining
@@ -78,31 +78,32 @@ impl MultipartByteranges {
         Ok(())
     }
 
-    /// Takes bytes up to the end of a line, and parses it if it is complete. Returns what is left.
+    /// Buffers bytes up to the end of the line, and parses the line once it is complete. Returns the bytes after it.
     fn read_line<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8], InvalidBody> {
         let end = bytes.iter().position(|byte| *byte == b'\n').map(|at| at + 1);
-        let (now, remaining) = bytes.split_at(end.unwrap_or(bytes.len()));
-        if self.line.len() + now.len() > MAX_LINE {
+        let (line_bytes, remaining) = bytes.split_at(end.unwrap_or(bytes.len()));
+        if self.line.len() + line_bytes.len() > MAX_LINE {
             return Err(InvalidBody);
         }
-        self.line.extend_from_slice(now);
+        self.line.extend_from_slice(line_bytes);
         if end.is_some() {
             let line = std::mem::take(&mut self.line);
             let line = line.strip_suffix(b"\r\n").ok_or(InvalidBody)?;
-            self.state = self.next(line)?;
+            self.state = self.state_after(line)?;
         } else if self.line.strip_prefix(self.delimiter.as_slice()) == Some(b"--") {
-            // The last boundary may be the body's end, without a line's.
+            // The body may end directly after the closing delimiter, without CRLF.
             self.state = State::End;
         }
         Ok(remaining)
     }
 
-    /// The state after a line.
-    fn next(&self, line: &[u8]) -> Result<State, InvalidBody> {
+    /// The state after a complete line.
+    fn state_after(&self, line: &[u8]) -> Result<State, InvalidBody> {
         match self.state {
             State::BeforeDelimiter { lines } => match line.strip_prefix(self.delimiter.as_slice()) {
                 Some(remaining) if remaining.trim_ascii().is_empty() => Ok(State::Fields { lines: 0, range: None }),
                 Some(remaining) if remaining.starts_with(b"--") => Ok(State::End),
+                // The preamble, or the rest of the line after a part.
                 _ if lines < MAX_LINES => Ok(State::BeforeDelimiter { lines: lines + 1 }),
                 _ => Err(InvalidBody),
             },
@@ -117,23 +118,24 @@ impl MultipartByteranges {
                 let range = value.and_then(|value| self.range(value.trim())).ok_or(InvalidBody)?;
                 Ok(State::Fields { lines: lines + 1, range: Some(range) })
             }
-            other => Ok(other),
+            // `read_line` is not called in these states.
+            State::Body { .. } | State::End => Ok(self.state),
         }
     }
 
-    /// `bytes 5-9/20`: first, and one past the last.
+    /// Parses a Content-Range into start and exclusive end: `bytes 5-9/20` is (5, 10).
     fn range(&self, value: &str) -> Option<(u64, u64)> {
         let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
         let (first, last) = range.split_once('-')?;
         let number = |text: &str| text.bytes().all(|b| b.is_ascii_digit()).then(|| text.parse::<u64>().ok())?;
         let (start, end) = (number(first)?, number(last)?.checked_add(1)?);
-        (start < end && end <= self.length && number(total)? == self.length).then_some((start, end))
+        (start < end && end <= self.total_len && number(total)? == self.total_len).then_some((start, end))
     }
 }
 
-/// Longer than the lines that servers write in a part.
+/// Maximum length of a line in bytes. Header lines of real servers are shorter.
 const MAX_LINE: usize = 1024;
-/// Servers write two or three.
+/// Maximum number of header fields of a part. Real servers send two or three.
 const MAX_LINES: u32 = 16;
 
 /// Access for the fuzz targets.
@@ -141,7 +143,7 @@ const MAX_LINES: u32 = 16;
 pub(crate) mod fuzzing {
     use super::MultipartByteranges;
 
-    /// Parses a body of several ranges in these pieces; none: it is malformed, or another type.
+    /// Parses a `multipart/byteranges` body in these pieces. `None`: the body is malformed or has another type.
     pub fn byte_ranges<'a>(
         content_type: &str,
         total_len: u64,
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// As nginx writes them, with bytes that look like a boundary.
+    /// A `multipart/byteranges` body as nginx sends it.
     fn body(ranges: &[(u64, u64)], data: &[u8]) -> Vec<u8> {
         let mut body = Vec::new();
         for (start, end) in ranges {
@@ -193,7 +195,7 @@ mod tests {
     const TYPE: &str = "multipart/byteranges; boundary=0042";
 
     #[test]
-    fn parts_are_read_wherever_they_are_cut() {
+    fn parts_are_parsed_wherever_the_body_is_cut() {
         let data = b"ab\r\n--0042\r\nContent-Range: bytes 0-5/40\r\n\r\n--0042--\r\nrest";
         let body = body(&[(0, 10), (20, 30), (40, data.len() as u64)], data);
         let want: Vec<(u64, Vec<u8>)> =
@@ -207,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_broken() {
+    fn malformed_or_inconsistent_bodies_are_rejected() {
         let data = [b'x'; 40];
         let good = body(&[(0, 10)], &data);
         assert!(read("multipart/byteranges;boundary=\"0042\"", &[&good], 40).is_some());
         for kind in ["text/plain; boundary=0042", "multipart/byteranges", "multipart/byteranges; boundary="] {
             assert!(read(kind, &[&good], 40).is_none(), "{kind}");
         }
-        assert!(read(TYPE, &[&good], 41).is_none(), "of another whole");
+        assert!(read(TYPE, &[&good], 41).is_none(), "a resource of another length");
         for (from, to) in
             [("0-9/40", "9-0/40"), ("0-9/40", "0-40/40"), ("0-9/40", "0-9/*"), ("bytes 0", "bytes +0")]
         {
@@ -228,7 +230,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_server_makes_it_give_more_than_came(noise in prop::collection::vec(any::<u8>(), 0..300), cut in 0_usize..60) {
+        fn no_more_bytes_are_delivered_than_arrived(noise in prop::collection::vec(any::<u8>(), 0..300), cut in 0_usize..60) {
             let body = [&body(&[(3, 9)], &[7; 20])[..cut], &noise].concat();
             let mut parts = MultipartByteranges::of(TYPE, 20).unwrap();
             let (mut bytes, mut beyond) = (0, false);

@@ -1,8 +1,10 @@
 //! A run of `marline accel`, until it is stopped.
 //!
-//! 1. Signals are handled before anything is changed, so that it can be stopped at any time.
-//! 2. However it ends here, the engine is dropped, which restores everything. Rules that `kill -9` leaves let packets pass.
-//! 3. If bytes may be acknowledged early, the repair process (`repair`) is started first.
+//! 1. Signal handlers are installed before the host is changed, so that a signal at any time restores the host.
+//! 2. Every way out of [`run`] drops the engine, which restores the host. After `kill -9` its nftables rules remain, but
+//!    they forward packets unchanged.
+//! 3. With early ACKs the server considers data delivered that the receiver does not have yet. If this process dies, the
+//!    repair process (`repair`) fetches that data or resets the flow. It is therefore started before the engine.
 
 use std::sync::Arc;
 
@@ -30,7 +32,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     drop_privileges(Daemon::Accel);
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = built.map_err(|error| CliError::failed(format!("the event loop cannot be started: {error}")))?;
-    let _inside = runtime.enter();
+    let _runtime_guard = runtime.enter();
     let mut signals = Vec::new();
     for kind in [SignalKind::interrupt(), SignalKind::terminate()] {
         signals.push(signal(kind).map_err(|error| CliError::failed(format!("signals cannot be caught: {error}")))?);
@@ -43,21 +45,29 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     }
     let flow_filter: FlowFilter = args.flows.unwrap_or_default();
     let names: Vec<&str> = link_args.iter().map(|link_args| link_args.name.as_str()).collect();
-    let (primary, others) = names.split_first().map_or(("", &[][..]), |(primary, others)| (*primary, others));
-    let with = if others.is_empty() { "alone".to_owned() } else { format!("with {}", others.join(" and ")) };
-    let beginning =
-        format!("accelerating {flow_filter} of {primary} {with}: {}; press Ctrl-C to stop", config.mechanisms);
+    let (primary, secondary_names) =
+        names.split_first().map_or(("", &[][..]), |(primary, secondary)| (*primary, secondary));
+    let assistance = if secondary_names.is_empty() {
+        "alone".to_owned()
+    } else {
+        format!("with {}", secondary_names.join(" and "))
+    };
+    let start_notice = format!(
+        "accelerating {flow_filter} of {primary} {assistance}: {}; press Ctrl-C to stop",
+        config.mechanisms
+    );
     let dir = run_dir(args.run_dir_args.run_dir.as_deref());
     if control::is_taken(&dir, primary) {
         return Err(exit(AccelError::already_running(primary)));
     }
-    let made = host_config::ensure_run_dir(&dir).map_err(|error| CliError::failed(error.to_string()))?;
+    let created_run_dir = host_config::ensure_run_dir(&dir).map_err(|error| CliError::failed(error.to_string()))?;
     let (fetch_commands, fetch_receiver) = tokio::sync::mpsc::unbounded_channel();
     let devices = LinkDevices::of(&links);
     repair::repair_orphan(&dir, primary, &links)?;
     let pending_file =
         config.mechanisms.iter().any(Mechanism::acknowledges_early).then(|| pending_path(&dir, primary));
-    // Dropping it closes its input, as any end of this process does.
+    // The repair process starts its work when its standard input closes: when `repairer` is dropped, or when this
+    // process ends in any other way. An error is returned below, after the run directory was removed.
     let repairer = pending_file.as_ref().map(|file| repair::start(file, &links)).transpose();
     let setup = EngineConfig {
         config,
@@ -67,11 +77,11 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
         pending_file,
         fetch_commands: Some(fetch_commands),
     };
-    let ended = (|| {
+    let outcome = (|| {
         let repairer = repairer?;
         let mut engine = Engine::start(setup).map_err(exit)?;
         let handle = engine.handle();
-        // Ends with the engine, the only sender of fetch commands.
+        // The range client ends with the engine, which holds the only sender of fetch commands.
         let callback = Arc::new(move |fetch, range, bytes| handle.fetched(fetch, range, bytes));
         tokio::spawn(run_range_client(devices, fetch_receiver, callback));
         let stop = Arc::new(Notify::new());
@@ -83,40 +93,40 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
             ))
         })?;
         if !args.quiet {
-            print_notice(&beginning);
+            print_notice(&start_notice);
         }
-        let (lost, last) = runtime.block_on(async {
-            let lost = tokio::select! {
+        let (engine_error, final_status) = runtime.block_on(async {
+            let engine_error = tokio::select! {
                 error = engine.failed() => Some(error),
                 () = stop.notified() => None,
                 never = hangup.ignore_with_notice(args.quiet) => match never {},
                 () = std::future::poll_fn(|cx| {
-                    let came = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
-                    if came { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+                    let was_received = signals.iter_mut().any(|signal| signal.poll_recv(cx).is_ready());
+                    if was_received { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
                 }) => None,
             };
-            (lost, engine.handle().status().await)
+            (engine_error, engine.handle().status().await)
         });
-        // `marline accel stop` waits until the socket is removed: everything must be restored before.
+        // `marline accel stop` waits until the control socket is removed, so the host is restored first.
         drop(engine);
         drop(repairer);
-        if lost.is_none() {
-            // Lets the response to `marline accel stop` be sent.
+        if engine_error.is_none() {
+            // Runs the control task once more, so that it sends the response to `marline accel stop`.
             runtime.block_on(async { tokio::task::yield_now().await });
         }
         drop(listener);
-        lost.map_or(Ok(last), |error| Err(exit(error)))
+        engine_error.map_or(Ok(final_status), |error| Err(exit(error)))
     })();
-    if made {
-        // Fails if a file is left in it, and that file is still needed.
+    if created_run_dir {
+        // Only an empty directory is removed. A remaining file is still needed: the pending file, or a socket of another run.
         let _ = std::fs::remove_dir(&dir);
     }
-    let last: Option<Status> = ended?;
+    let final_status: Option<Status> = outcome?;
     if !args.quiet {
         print_notice("stopped; everything is as it was before");
     }
-    match last {
-        Some(last) if args.format.json => print_result(&to_json(&last)?),
+    match final_status {
+        Some(status) if args.format.json => print_result(&to_json(&status)?),
         _ => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 //! Connection and request: estimates of rate and RTT, and the bytes that should be in flight.
 //!
-//! The rate is computed over the connection's transfer clock, which excludes server delay (`server_delay`). "In flight"
+//! The rate is computed over the connection's transfer clock, which stands still while the client waits for the server to
+//! process a request (`server_delay`). "In flight"
 //! means requested and not yet received; the target is about twice the bandwidth-delay product, so that the next
 //! response follows the last one without a gap.
 
@@ -18,25 +19,26 @@ use crate::units::{Bitrate, DataSize, Instant};
 #[derive(Clone, Debug)]
 pub(super) struct Conn {
     pub(super) link: LinkId,
-    /// The mirror (a URL given by the user or named by a server) that it serves.
+    /// The mirror for which the connection was opened: a URL given by the user or named by a server.
     pub(super) mirror: UrlId,
-    /// The URL after redirects, and the server address in use.
+    /// The URL after redirects together with the server address in use.
     pub(super) cdn_node: CdnNode,
     /// None while the connection is being opened.
     pub(super) protocol: Option<Protocol>,
     pub(super) handshake_rtt: Duration,
     /// Incomplete requests, in the order in which they were sent.
     pub(super) reqs: VecDeque<ReqId>,
-    /// Received bytes over [`transfer_clock`](Conn::transfer_clock) time.
+    /// History of received bytes, over the time of the [`transfer_clock`](Conn::transfer_clock).
     pub(super) rate_window: RateWindow,
-    /// When the connection was opened, received bytes, or got a request while it had none: the start of the stall
-    /// timeout.
+    /// Start of the stall timeout: the latest time at which the connection was opened, received bytes, or got a request
+    /// while it had none.
     pub(super) last_activity: Instant,
     /// Complete responses so far.
     pub(super) responses: u32,
-    /// The server closes the connection after the requests in flight, or the link has too many: it gets no more
-    /// requests.
+    /// The connection gets no more requests, because the server will close it after the requests in flight or because
+    /// the link has too many connections.
     pub(super) is_draining: bool,
+    /// The newest sample of the kernel's TCP statistics (TCP_INFO).
     pub(super) path: PathSample,
     /// When packets last arrived out of order.
     pub(super) last_reordering: Option<Instant>,
@@ -76,9 +78,9 @@ impl Conn {
         self.reqs.len() < MAX_REQUESTS
     }
 
-    /// How long it will probably deliver nothing more. A connection that has paused (for example while a loss is
-    /// repaired) will pause as long again, and in slow start the next burst comes an RTT later.
-    pub(super) fn stalled_for(&self, now: Instant) -> Duration {
+    /// Time from now until the connection probably delivers its next byte. A connection that has paused, for example for
+    /// a retransmission, is assumed to pause for the same time again. In slow start the next burst arrives after one RTT.
+    pub(super) fn expected_pause(&self, now: Instant) -> Duration {
         let burst = if self.in_slow_start(now) { self.min_rtt() } else { Duration::ZERO };
         now.since(self.last_activity).max(burst)
     }
@@ -95,17 +97,18 @@ impl Conn {
         self.path = path;
     }
 
-    /// Whether packets were lost recently. A receiver sees loss only as reordering.
+    /// Whether packets were lost recently. A receiver sees a loss as segments that arrive out of order.
     pub(super) fn has_recent_loss(&self, now: Instant) -> bool {
         self.last_reordering.is_some_and(|at| at + LOSS_MEMORY > now)
     }
 
-    /// Server delay before each response; zero if not noticeable.
+    /// Server delay before each response; zero if it is small compared with the RTT.
     pub(super) fn server_delay(&self) -> Duration {
         self.server_delay.typical(self.min_rtt())
     }
 
-    /// Total server delay of `count` requests without a response.
+    /// Total server delay of `count` requests that have no response yet. In HTTP/1 the server processes them one after
+    /// another.
     pub(super) fn server_delay_for(&self, count: usize) -> Duration {
         let delay = self.server_delay();
         match self.protocol {
@@ -116,36 +119,37 @@ impl Conn {
         }
     }
 
-    /// Clock that runs only while bytes could arrive; the origin of the rate measurement.
+    /// Clock that runs only while bytes could arrive. It is the time base of the rate measurement.
     pub(super) fn transfer_clock(&self, now: Instant) -> Instant {
         self.server_delay.transfer_clock(now, self.min_rtt())
     }
 
-    /// The request that was sent at `sent` is the next one that the server responds to: starts a delay sample.
+    /// Starts a delay sample for the request whose response is next; it was sent at `sent`. The delay counts from the
+    /// earliest time at which a response could arrive.
     pub(super) fn start_server_delay(&mut self, now: Instant, sent: Instant) {
         self.server_delay.start((sent + self.rtt()).max(now));
     }
 
-    /// A response head has arrived: ends the delay sample, which also counts for the link.
+    /// A response head has arrived: ends the delay sample and adds it to the samples of the link too.
     pub(super) fn end_server_delay(&mut self, now: Instant, link: &mut DelayWindow) {
         let min_rtt = self.min_rtt();
         self.server_delay.end(now, min_rtt, link);
     }
 
-    /// Current RTT including queueing delay: how early a request must be sent so that its response arrives in time.
+    /// Conservative RTT including queueing delay, the larger one of the kernel's estimates: how early a request must be sent so that its response arrives in time.
     pub(super) fn rtt(&self) -> Duration {
         let measured = self.path.rtt.max(self.path.rcv_rtt).min(RTT_CEILING);
         measured.max(self.min_rtt())
     }
 
-    /// RTT of the newest measurement. The kernel's smoothed RTT is based on the few packets that we send and may be
-    /// seconds old; its receiver-side estimate follows the data.
+    /// Most recent RTT. The kernel's smoothed RTT is measured only with the few data packets of a client, its requests, and
+    /// may be seconds old. The receiver-side estimate is updated as data arrives.
     pub(super) fn latest_rtt(&self) -> Duration {
         let latest = if self.path.rcv_rtt.is_zero() { self.path.rtt } else { self.path.rcv_rtt };
         latest.max(self.min_rtt())
     }
 
-    /// Minimum RTT (without queueing delay), bounded to a plausible range.
+    /// Minimum RTT (without queueing delay), limited to [`RTT_FLOOR`] to [`RTT_CEILING`].
     pub(super) fn min_rtt(&self) -> Duration {
         let min = if self.path.min_rtt.is_zero() { self.handshake_rtt } else { self.path.min_rtt };
         min.clamp(RTT_FLOOR, RTT_CEILING)
@@ -168,14 +172,14 @@ impl Conn {
         last_round * 10 > previous_round * 14
     }
 
-    /// Expected rate while data flows. Data arrives in bursts of one per RTT, so the rate is never taken over a shorter
-    /// time.
+    /// Expected rate while data flows. Data arrives in bursts of one per RTT, so the rate is never computed over less
+    /// than one RTT.
     pub(super) fn expected_rate(&self, at: Instant) -> Bitrate {
         let now = self.transfer_clock(at);
         let Some(first) = self.rate_window.first_arrival() else { return Bitrate::ZERO };
         let rtt = self.min_rtt();
         let window = (self.rtt() * 8).clamp(RATE_WINDOW.0, RATE_WINDOW.1);
-        // Time for one burst, and a quarter of an RTT more in which the next one may be late.
+        // One RTT per burst, plus a margin of a quarter RTT for a late burst.
         let burst_interval = rtt + rtt / 4;
         if now < first + burst_interval {
             return self.rate_window.total() / rtt;
@@ -184,14 +188,14 @@ impl Conn {
         if !self.in_slow_start(at) {
             return mean;
         }
-        // In slow start the next RTT brings up to twice the last one: assume half of that growth.
+        // In slow start the rate up to doubles in the next RTT. Assume half of that growth: 1.5 times.
         let recent = self.rate_window.bytes_between(now - burst_interval, now) / rtt;
         mean.max(recent + recent / 2)
     }
 
-    /// Expected rate that does not overestimate after losses. Behind a lost packet TCP delivers nothing and then
-    /// everything at once, which looks like a growing window. With recent loss the mean over the longest window is the
-    /// limit.
+    /// Expected rate that does not overestimate after losses. TCP holds back the data after a lost segment, then
+    /// delivers all of it at once, which looks like a growing congestion window. After recent loss the rate is therefore
+    /// limited to the mean over one second, the longest rate window.
     pub(super) fn conservative_rate(&self, at: Instant) -> Bitrate {
         let rate = self.expected_rate(at);
         if !self.has_recent_loss(at) {
@@ -204,13 +208,15 @@ impl Conn {
     /// Bytes that should be requested and not yet received, so that the connection does not idle before the next
     /// response.
     ///
-    /// In slow start: what the next two RTTs can bring, 2 × everything received so far. Afterwards: about two RTTs at
-    /// the expected rate, plus the time in which requests are batched and the server delay.
+    /// In slow start: 2 × everything received so far. The next two RTTs bring about 1.25 × if the congestion window grows
+    /// by half per RTT (delayed ACKs), and 3 × if it doubles; 2 × is between these. Afterwards: about two RTTs at
+    /// the expected rate, plus the batching time of requests and the server delay.
     pub(super) fn target_in_flight(&self, now: Instant) -> DataSize {
         let slow_start_target = self.rate_window.total() * 2 + INITIAL_RANGE;
         if self.in_slow_start(now) {
             let now = self.transfer_clock(now);
-            // Also limited to four times the last two RTTs: more than the next two can bring, even right after a stall.
+            // Also limited to four times the bytes of the last two RTTs, plus a margin. If the window doubles per RTT, the
+            // next two RTTs bring four times as much as the last two; this also limits the target after a stall.
             return slow_start_target
                 .min(self.rate_window.bytes_between(now - self.min_rtt() * 2, now) * 4 + INITIAL_RANGE * 2);
         }
@@ -225,9 +231,10 @@ impl Conn {
 #[derive(Clone, Debug)]
 pub(super) struct Req {
     pub(super) conn: ConnId,
+    /// The range in the request as it was sent; it may be open-ended.
     pub(super) range_requested: RequestRange,
     pub(super) sent_at: Instant,
-    /// The bytes that it is expected to deliver. For an open-ended request the end is far beyond the file until its
+    /// The bytes that the response is expected to deliver. For an open-ended request the end is far beyond the file until its
     /// size is known.
     pub(super) range: ByteRange,
     /// The offset of the next byte to arrive.
@@ -236,11 +243,11 @@ pub(super) struct Req {
     pub(super) is_accepted: bool,
     /// The validator sent as If-Range.
     pub(super) if_range: Option<Validator>,
-    /// Another request on its connection was incomplete when it was sent.
+    /// When this request was sent, an earlier request on the same connection was incomplete.
     pub(super) is_pipelined: bool,
-    /// From this offset on, another request delivers the same bytes.
+    /// From this offset on, another request delivers the same bytes; `u64::MAX` if none does.
     pub(super) duplicated_from: u64,
-    /// Its bytes were given to other links because its link is stalled.
+    /// The bytes of this request were assigned to other links, because its own link is stalled.
     pub(super) is_released: bool,
 }
 
@@ -255,14 +262,14 @@ impl Req {
     }
 }
 
-/// First request on a connection of unknown rate.
+/// Size of the first request on a connection of unknown rate.
 /// chosen: four to five initial windows (RFC 6928), more than the first two round trips of slow start can deliver.
 pub(super) const INITIAL_RANGE: DataSize = DataSize::from_kib(64);
 
-/// Lower bound of the RTT: timers of a busy host are no finer.
+/// Lower bound of the RTT: a busy host does not schedule timers more precisely.
 const RTT_FLOOR: Duration = Duration::from_millis(4);
 
-/// Upper bound of the RTT: longer measurements stem from a stall, not from the path.
+/// Upper bound of the RTT: longer measurements are caused by a stall, not by the path.
 const RTT_CEILING: Duration = Duration::from_secs(2);
 
 /// After this many RTTs slow start is over, whatever the last two RTTs brought.
@@ -272,21 +279,22 @@ const SLOW_START_ROUNDS: u32 = 14;
 /// to follow a fading link.
 const RATE_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1000));
 
-/// Older losses say nothing about the present.
+/// Time after which a loss no longer counts as recent.
 const LOSS_MEMORY: Duration = Duration::from_millis(1500);
 
 /// Requests due within this time are sent as one.
 const BATCH_INTERVAL: Duration = Duration::from_millis(40);
 
 /// Maximum number of requests in flight per connection, so that they do not pile up at a slow server.
-/// chosen: no row of the reviewed simulation tables changes with it, and servers allow 100 HTTP/2 streams (RFC 9113
+/// chosen: no reviewed simulation result depends on it, and servers allow 100 HTTP/2 streams (RFC 9113
 /// §6.5.2).
 const MAX_REQUESTS: usize = 32;
 
 /// Smallest request worth the overhead of its heads, about 500 bytes in both directions.
 pub(super) const MIN_REQUEST: DataSize = DataSize::from_kib(16);
 
-/// First request of a waiting reader, of a resource that is known. With a full queue only the first packets of a burst
-/// get through, and TLS delivers no byte of a record (16 KiB with most servers) before all of it has arrived.
+/// Size of the first request on a connection while a reader waits for the next bytes and the size of the resource is
+/// known. If the queue of the bottleneck is full, it drops all but the first packets of a burst. TLS delivers no byte of
+/// a record (16 KiB with most servers) before the whole record has arrived, so a short response arrives earlier.
 /// chosen: three packets including the response head.
 pub(crate) const FIRST_CHUNK: DataSize = DataSize::from_bytes(3000);

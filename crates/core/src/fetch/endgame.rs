@@ -53,7 +53,7 @@ fn next_duplicate(transfers: &Transfers) -> Option<(ConnId, ReqId, ByteRange)> {
     let exclusive = exclusive_bytes(transfers, straggler);
     let straggler_forecast = ConnForecast {
         rate: straggler.expected_rate(transfers.now),
-        ready_in: straggler.stalled_for(transfers.now),
+        ready_in: straggler.expected_pause(transfers.now),
     };
     // Water filling over the two: the moment at which both finish, and the backup's part until then.
     let joint_finish = finish_time(&[straggler_forecast, forecast], exclusive);
@@ -99,7 +99,7 @@ fn late_duplicate(transfers: &Transfers, offset: u64, deadline: Duration) -> Opt
     let before: DataSize = queue.map(|req| req.remaining().len()).sum();
     let rate = straggler.expected_rate(transfers.now);
     let straggler_forecast =
-        ConnForecast { rate, ready_in: (before / rate).saturating_add(straggler.stalled_for(transfers.now)) };
+        ConnForecast { rate, ready_in: (before / rate).saturating_add(straggler.expected_pause(transfers.now)) };
     let exclusive = transfers.coverage.missing_bytes(req.exclusive_range());
     let end = straggler_forecast
         .ready_in
@@ -147,7 +147,7 @@ fn straggler(transfers: &Transfers) -> Option<(ConnId, Duration)> {
     let ends = transfers.conns.iter().filter_map(|(id, conn)| {
         let exclusive = exclusive_bytes(transfers, conn);
         let delay =
-            || conn.stalled_for(transfers.now).saturating_add(conn.server_delay_for(transfers.unanswered(conn)));
+            || conn.expected_pause(transfers.now).saturating_add(conn.server_delay_for(transfers.unanswered(conn)));
         (!exclusive.is_zero())
             .then(|| (*id, (exclusive / conn.expected_rate(transfers.now)).saturating_add(delay())))
     });

@@ -187,7 +187,7 @@ fn is_faster_than(transfers: &Transfers, id: ReqId, other: ReqId) -> bool {
     let distance = DataSize::from_bytes(req.range.end.saturating_sub(first.next_offset));
     let first_time = distance / conn.expected_rate(transfers.now);
     let other_time = (req.remaining().len() / other_conn.expected_rate(transfers.now))
-        .saturating_add(other_conn.stalled_for(transfers.now));
+        .saturating_add(other_conn.expected_pause(transfers.now));
     let is_worthwhile = first_time.saturating_add(MIN_TIME_SAVED) < other_time;
     !req.is_accepted || (is_worthwhile && transfers.coverage.wasted_bytes() + distance <= transfers.max_waste())
 }

@@ -1,7 +1,7 @@
-//! Reasons of decisions, for people: one plain sentence with figures.
+//! Reasons of the policy's decisions, and one readable sentence for each.
 //!
-//! A connection stores the value instead of the sentence. The sentence is written only on demand, and a change of
-//! figures alone is not reported ([`Reason::is_same_kind`]).
+//! A connection stores the [`Reason`]. The sentence is created only on demand. A change of rates or costs alone is not
+//! reported again ([`Reason::is_same_kind`]).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -15,17 +15,19 @@ use crate::units::{Bitrate, DataSize, Energy};
 pub(super) enum Reason {
     /// No decision was made yet.
     Undecided,
-    /// The policy always uses these links; the text is its rule.
+    /// The policy has a fixed rule, for example "all links join at once". The text states the rule.
     Fixed(&'static str, LinkSet),
-    /// Not yet eligible for further links: the transfer may end soon.
+    /// One link for now. The transfer may end before the energy for waking the radio of a second link pays off.
     Waiting { link: usize },
     /// No data is being transferred.
     Idle { links: LinkSet },
-    /// No other link is usable.
+    /// This is the only usable link.
     Only { link: usize },
-    /// Decision by eMPTCP's energy information base.
+    /// Decision by eMPTCP's energy information base: a table of rates at which the most efficient set changes. `limit` is
+    /// the rate of the first link above which the first link alone is most efficient, given the rate of the second.
     Eib { links: LinkSet, first_rate: Bitrate, second_rate: Bitrate, limit: Option<Bitrate> },
-    /// The set with the least energy for the expected bytes.
+    /// The set with the least energy for the expected bytes. `other` is the best alternative. `wake_cost` is the part of
+    /// `other_cost` for waking radios: now, or again later if the set lets a radio that is awake go idle.
     LeastEnergy {
         links: LinkSet,
         rate: Bitrate,
@@ -35,30 +37,30 @@ pub(super) enum Reason {
         wake_cost: Energy,
         expected: DataSize,
     },
-    /// Solo trial: one link alone.
+    /// Solo trial: one link is used alone to measure its rate. `previous_rate` was measured before the trial.
     Trial { link: usize, previous_rate: Bitrate },
-    /// A link is used for a moment to measure its present rate.
+    /// `link` is used for a short time to measure its present rate.
     Reprobe { links: LinkSet, link: usize },
     /// All links that increase the throughput.
     Fastest { links: LinkSet, rate: Bitrate },
-    /// A slow link is left out because it would delay the others.
+    /// A slow link is not used because it would cause head-of-line blocking on the others.
     LeftOut { links: LinkSet, slow: usize, slow_rate: Bitrate, rate: Bitrate },
     /// The path with the shortest RTT.
     ShortestRtt { link: usize, millis: u64 },
-    /// Unmetered links suffice.
+    /// The unmetered links are fast enough, so no metered link is used.
     Unmetered { links: LinkSet },
     /// Links that were in use have failed.
     Failover { links: LinkSet, lost: LinkSet },
-    /// A link is up, but a subflow over it was refused.
+    /// A link is up, but a subflow over it is not possible.
     JoinRefused { links: LinkSet, link: usize, obstacle: JoinObstacle },
-    /// The budget of a link is spent.
+    /// The data budget of `link` is spent. If no other link is usable, `link` is used nevertheless.
     BudgetSpent { links: LinkSet, link: usize },
 }
 
-/// Why a link that is up cannot be joined.
+/// Why no subflow can be created over a link that is up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum JoinObstacle {
-    /// The server refused a subflow over it.
+    /// The server refused a subflow over the link.
     ServerRefused,
     /// The link has only addresses of this family, and no address of the server in that family is known.
     NotAnnounced(IpFamily),
@@ -67,16 +69,22 @@ pub(super) enum JoinObstacle {
 }
 
 impl Reason {
-    /// Whether `other` differs only in figures.
+    /// Whether `other` has the same variant and concerns the same links, so that only its figures may differ.
+    /// The alternative of `LeastEnergy` counts as a figure.
     pub(super) fn is_same_kind(&self, other: &Self) -> bool {
         let links = |reason: &Self| reason.links();
-        let obstacle_of = |reason: &Self| match *reason {
-            Self::JoinRefused { link, obstacle, .. } => Some((link, obstacle)),
-            _ => None,
+        // The links that a reason is about, besides those that are used.
+        let subject = |reason: &Self| match *reason {
+            Self::JoinRefused { link, obstacle, .. } => (LinkSet::single(link), Some(obstacle)),
+            Self::Reprobe { link, .. } | Self::LeftOut { slow: link, .. } | Self::BudgetSpent { link, .. } => {
+                (LinkSet::single(link), None)
+            }
+            Self::Failover { lost, .. } => (lost, None),
+            _ => (LinkSet::EMPTY, None),
         };
         core::mem::discriminant(self) == core::mem::discriminant(other)
             && links(self) == links(other)
-            && obstacle_of(self) == obstacle_of(other)
+            && subject(self) == subject(other)
     }
 
     fn links(&self) -> LinkSet {
@@ -175,4 +183,25 @@ pub(super) fn link_names(links: LinkSet, name: &impl Fn(usize) -> String) -> Str
         text.push_str(&name(link));
     }
     if text.is_empty() { "no link".to_string() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reason_about_another_link_is_of_another_kind() {
+        let links = LinkSet::single(0).with(1);
+        let rate = Bitrate::ZERO;
+        let reasons: [fn(LinkSet, usize, Bitrate) -> Reason; 4] = [
+            |links, link, _| Reason::Reprobe { links, link },
+            |links, slow, rate| Reason::LeftOut { links, slow, slow_rate: rate, rate },
+            |links, link, _| Reason::Failover { links, lost: LinkSet::single(link) },
+            |links, link, _| Reason::BudgetSpent { links, link },
+        ];
+        for reason in reasons {
+            assert!(reason(links, 2, rate).is_same_kind(&reason(links, 2, Bitrate::from_mbps(5))));
+            assert!(!reason(links, 2, rate).is_same_kind(&reason(links, 3, rate)));
+        }
+    }
 }
