@@ -22,7 +22,7 @@ pub struct Cli {
     /// Read this configuration file instead of ~/.config/marline/marline.toml.
     #[arg(long, global = true, value_name = "FILE", display_order = 900)]
     pub config: Option<PathBuf>,
-    /// The subcommand.
+    /// The subcommand and its options.
     #[command(subcommand)]
     pub command: Command,
 }

@@ -46,26 +46,26 @@ pub struct ConfigFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PathsConfig {
-    /// As `--goal`.
+    /// What to aim for, unless `--goal` is given.
     pub goal: Option<Goal>,
-    /// As `--policy`.
+    /// The published algorithm to use, unless `--policy` is given.
     pub policy: Option<Policy>,
     /// As `--link`, but only names: properties of links are in `[link.NAME]`.
     pub links: Vec<InterfaceName>,
     /// Further links, as `--link NAME,optional`: they need not exist yet.
     pub optional_links: Vec<InterfaceName>,
-    /// As `--kernel-pm`.
+    /// Leaves the path management to the kernel, as `--kernel-pm` does.
     pub kernel_pm: bool,
-    /// As `--bypass-vpn`.
+    /// Uses links beside a VPN, as `--bypass-vpn` does.
     pub bypass_vpn: bool,
-    /// As `--transparent`.
+    /// Forwards plain TCP over MPTCP, as `--transparent` does.
     pub transparent: bool,
     /// As `--cgroup`, for `transparent`.
     pub cgroup: Option<PathBuf>,
     /// As `--port`, for `transparent`: numbers and ranges.
     #[serde(deserialize_with = "parse_ports")]
     pub ports: Vec<PortRange>,
-    /// As `--run-dir`.
+    /// Directory of the control socket, unless `--run-dir` is given.
     pub run_dir: Option<PathBuf>,
 }
 

@@ -166,7 +166,7 @@ impl ConnTable {
             idle_pool.on_active(&interface.name);
         }
         // Only the first connection of a run is taken from the pool, because it saves the user a wait. Further ones
-        // are opened anew.
+        // are opened again.
         let is_first =
             !self.conns.values().any(|entry| PoolKey::for_url(&entry.url, entry.interface.as_ref()) == key);
         // With a fixed address the pool is not used: a pooled connection may lead to another address.

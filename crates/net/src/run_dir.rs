@@ -8,7 +8,7 @@
 //!    does (`DynamicUser=`). A daemon never keeps its own files in such a directory ([`RunDir::open_own`],
 //!    [`RunDir::ensure`]): that user could plant links and forged state files for root.
 //! 2. The path may be a symbolic link, as systemd creates it, if the link belongs to root or this user.
-//! 3. Files are never symbolic links: they are created anew (`O_EXCL`) and renamed into place.
+//! 3. Files are never symbolic links: they are created exclusively (`O_EXCL`) and renamed into place.
 
 use std::fs::{DirBuilder, File};
 use std::io::{self, Read};

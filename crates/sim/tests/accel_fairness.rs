@@ -8,7 +8,7 @@
 //! | alone | an accelerated flow over a link with random loss | nothing: it shows the remaining gain of `eifel-undo` |
 //!
 //! A pair is one start with acceleration and one without, of 60 s. The results are compared with
-//! `tables/accel-fairness.txt`; `UPDATE_TABLES=1` writes it anew. `PAIRS=40` runs 40 pairs of each row and only prints
+//! `tables/accel-fairness.txt`; `UPDATE_TABLES=1` writes it again. `PAIRS=40` runs 40 pairs of each row and only prints
 //! the table.
 
 mod review;

@@ -52,7 +52,7 @@ fn scaled(path: &str, factor: f64) -> &'static Options {
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "minutes: cargo test --release -p marline-sim --test accel_options -- --ignored --nocapture"]
 fn each_option_has_an_effect() {
     let mut all = Vec::new();
     paths(&serde_json::to_value(Options::DEFAULT).expect("options are plain values"), "", &mut all);

@@ -1,7 +1,7 @@
 //! Goodput with the accelerator in simulated time, as tables against which changes are reviewed.
 //!
 //! The primary link has 20 Mbit/s and a queue of 100 ms, the secondary one 400 kbit/s up and 900 kbit/s down at 150 ms.
-//! The tables `accel*.txt` in `tables` are compared with the results; `UPDATE_TABLES=1` writes them anew. Exact figures
+//! The tables `accel*.txt` in `tables` are compared with the results; `UPDATE_TABLES=1` writes them again. Exact figures
 //! are printed (`--nocapture`).
 //!
 //! 1. Goodput is what the client's application reads, without the first 6 s.

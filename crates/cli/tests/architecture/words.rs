@@ -8,6 +8,8 @@ use crate::repository::{read, root, show, sources};
 
 /// Each retired word in all its forms, and the terms to use.
 const RETIRED: &[(&[&str], &str)] = &[
+    (&["anew"], "again"),
+    (&["vain"], "without effect, wasted"),
     (&["bright", "brightness"], "recovered, up"),
     (&["darkness", "darkest"], "outage"),
     (&["deaf"], "unresponsive"),

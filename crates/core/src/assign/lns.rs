@@ -202,7 +202,7 @@ impl Window {
     ) -> (Self, u64) {
         let inside =
             |candidate: usize| relays.iter().position(|relay| *relay == problem.instance.relay_of(candidate));
-        // Remaining capacity plus what the window's own edges use now: they are free to be assigned anew.
+        // Remaining capacity plus what the window's own edges use now: they are free to be assigned again.
         let mut capacity: Vec<u64> = relays.iter().map(|relay| assignment.remaining[*relay]).collect();
         let assigned = edges.iter().map(|edge| assignment.choice[*edge as usize]).filter(|choice| *choice != NONE);
         for candidate in assigned.map(|choice| choice as usize) {

@@ -133,7 +133,7 @@ impl Coverage {
         self.received_bytes
     }
 
-    /// Body bytes received in vain.
+    /// Body bytes received without use.
     pub(super) fn wasted_bytes(&self) -> DataSize {
         self.wasted_bytes
     }

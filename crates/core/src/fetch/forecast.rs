@@ -1,7 +1,7 @@
 //! Forecasts of connections: which of them may serve ranges, at what rate, and when the download will be complete.
 //!
 //! These are the figures on which the scheduler, the endgame and the review of the number of connections decide. They
-//! are computed anew for each decision, since each request changes them.
+//! are computed again for each decision, since each request changes them.
 
 use alloc::vec::Vec;
 use core::time::Duration;

@@ -87,7 +87,7 @@ pub(super) fn send_single_request(transfers: &mut Transfers) {
 /// Fills all connections below their target, then reviews the number of connections, or runs the endgame if nothing
 /// is left to request.
 ///
-/// Each pass picks one connection and sends at most one request. The forecasts are computed anew in each pass,
+/// Each pass picks one connection and sends at most one request. The forecasts are computed again in each pass,
 /// since a request changes them.
 fn schedule_ranges(transfers: &mut Transfers) {
     if single_response::send_full_request(transfers) {

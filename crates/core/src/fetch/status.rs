@@ -18,7 +18,7 @@ pub struct Status {
     pub received: DataSize,
     /// Everything before this offset has been received.
     pub in_order_end: u64,
-    /// Body bytes received in vain: duplicates, and bytes that were discarded.
+    /// Body bytes received without use: duplicates, and bytes that were discarded.
     pub wasted: DataSize,
     /// Per link: bytes received, rate over the last second, status.
     pub links: Vec<(LinkId, DataSize, Bitrate, LinkStatus)>,

@@ -88,7 +88,7 @@ impl Transfers {
         }
     }
 
-    /// Limit for bytes that are transferred in vain: under one percent of a large file, one bandwidth-delay product of
+    /// Limit for bytes that are transferred without use: under one percent of a large file, one bandwidth-delay product of
     /// all connections for a small one.
     pub(super) fn max_waste(&self) -> DataSize {
         let total = self.coverage.total().unwrap_or_default();
@@ -293,7 +293,7 @@ impl Transfers {
         self.timer
     }
 
-    /// Forgets the deadline: all rules set theirs anew.
+    /// Forgets the deadline: every rule sets its own again.
     pub(super) fn clear_timer(&mut self) {
         self.timer = None;
     }

@@ -298,7 +298,7 @@ impl LinkRecord {
                 failed.postponed(now)
             }
             // The same failure again, or a change between failures of the same severity: the probe interval
-            // continues to grow. A link that was only slow and now fails outright starts anew below.
+            // continues to grow. A link that was only slow and now fails outright starts again below.
             Some(failed) if failed.kind != LinkFailure::Slow || kind == LinkFailure::Slow => {
                 let suspected = suspected && (failed.suspected || failed.kind != kind);
                 FailureRecord { kind, suspected, ..failed }.postponed(now)

@@ -97,7 +97,7 @@ impl Conn {
         self.polling.deadline().into_iter().chain(paths).chain(retry).min()
     }
 
-    /// Lets the policy decide anew, and brings the connection to the decision.
+    /// Lets the policy decide again, and brings the connection to the decision.
     pub(super) fn reevaluate(&mut self, host: &mut HostState) {
         // The subflows of an adopted connection are reported one after another, so the decision waits for the first
         // complete poll.
@@ -133,7 +133,7 @@ impl Conn {
         }
     }
 
-    /// Decides anew with the configured policy.
+    /// Decides again with the configured policy.
     fn decide(&mut self, host: &HostState) -> Decision {
         let mut input = PolicyInput {
             host,

@@ -13,7 +13,7 @@
 //! 4. The driver reads counters only on request ([`Output::Poll`]), so ten thousand idle connections cost next to
 //!    nothing. The cost of an event is logarithmic in the number of connections; only a change of a link concerns
 //!    all of them.
-//! 5. Each event is processed in four steps: it updates the connection's state; the policy decides anew
+//! 5. Each event is processed in four steps: it updates the connection's state; the policy decides again
 //!    (`policy`); commands make the subflows equal to the decision (`reconcile`); the connection sets its next
 //!    timer.
 
@@ -95,7 +95,7 @@ impl Paths {
         }
     }
 
-    /// Processes an event of one connection: `change` updates its state, then the policy decides anew if
+    /// Processes an event of one connection: `change` updates its state, then the policy decides again if
     /// `should_reevaluate`.
     fn update_conn(&mut self, id: ConnId, should_reevaluate: bool, change: impl FnOnce(&mut Conn, &mut HostState)) {
         let Some(conn) = self.conns.get_mut(&id) else { return };

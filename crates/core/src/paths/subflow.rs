@@ -162,7 +162,7 @@ impl Subflow {
         self.is_polled = true;
         self.polled_at = Some(now);
         let moved = (received + sent).bytes();
-        // Outstanding data without progress is unanswered. Any progress starts the time anew.
+        // Outstanding data without progress is unanswered. Any progress restarts the time.
         let waiting = self.timeouts > 0 || !counters.outstanding.is_zero();
         self.unanswered_since = waiting.then(|| self.unanswered_since.filter(|_| moved == 0).unwrap_or(now));
         // Timeouts without an ACK for more than a small packet: full-sized packets may be lost (see `black_hole`).
@@ -298,7 +298,7 @@ impl Subflow {
                 PriorityVerdict::Effective
             }
             Some(_) if !others_progressed => {
-                // Nothing else carries data, so this is fail-over: observe anew.
+                // Nothing else carries data, so this is fail-over: observe again.
                 check.baseline = Some((now, volume));
                 PriorityVerdict::Pending
             }

@@ -173,7 +173,7 @@ impl SubflowSet {
         let (now, progress) = (host.now, self.start_progress(traffic.received));
         let Some(sub) = self.get_mut(id) else { return };
         sub.request_backup(now, backup);
-        // The starting points for detecting lost data and for measuring begin anew with the priority.
+        // The starting points for detecting lost data and for measuring begin again with the priority.
         sub.volume_at_start = traffic.volume;
         (sub.start_progress, sub.missing_since) = (progress, None);
         let (link, rtt) = (sub.link, sub.rtt());

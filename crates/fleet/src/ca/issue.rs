@@ -158,7 +158,7 @@ impl MemberFiles {
         Ok(Self { certificate: file("pem"), key: file("key"), authority: dir.join("ca.pem") })
     }
 
-    /// Checks that the files can be created, before a certificate is issued in vain.
+    /// Checks that the files can be created, before a certificate is issued that could not be stored.
     ///
     /// # Errors
     /// If one of them exists already, except a ca.pem that contains the same authority.

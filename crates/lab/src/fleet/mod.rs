@@ -8,7 +8,7 @@
 //! | servers | `10.99.0.1`, on the ports [`SERVER_PORTS`]; a private address, so relays need `--allow-net` for it |
 //! | edge | `127.0.0.1:1088` in the client namespace; with [`EdgeAccess::Lan`] also the gateway of a LAN behind it |
 //!
-//! 1. All members run `marline` as child processes with an empty home directory; certificates are created anew each
+//! 1. All members run `marline` as child processes with an empty home directory; new certificates are created each
 //!    time.
 //! 2. The fleet is ready when the edge is ready: its links are managed before its first flow. If the fleet service
 //!    assigns relays, the edge has measured them and received an assignment.

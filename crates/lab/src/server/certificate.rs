@@ -1,6 +1,6 @@
 //! Certificate authority of the lab, and the server's certificate that it signs.
 //!
-//! Both are created anew for each lab in a few milliseconds. The `openssl` program was not used, because it may not
+//! Both are created for each lab in a few milliseconds. The `openssl` program was not used, because it may not
 //! be installed, and starting it takes longer than signing.
 
 use std::fs;

@@ -2,7 +2,7 @@
 //!
 //! 1. An edge's request is decided when its window ends; until then the reason is `pending`.
 //! 2. An edge that gets less than [`low_share`](super::SchedulerConfig::low_share) of what it offers in two consecutive
-//!    reports is matched anew. Its throughput then counts as the rate of that relay, instead of its own measurement, until the next
+//!    reports is matched again. Its throughput then counts as the rate of that relay, instead of its own measurement, until the next
 //!    re-allocation.
 //! 3. Throughput beyond the reservation counts at most once more as much as the reservation, and no more than the share that relays keep
 //!    for bursts: an edge that exaggerates its throughput cannot fill a relay.
@@ -236,7 +236,7 @@ impl FleetScheduler {
         };
         // The order of rule 4: staying, moving, without a relay.
         edges.sort_by_key(|(matched, to)| (to.is_none(), !does_stay(matched, to)));
-        // The matched edges' own load does not count against the capacity of their relays; they reserve it anew one by one.
+        // The matched edges' own load does not count against the capacity of their relays; they reserve it again one by one.
         let leaving = self.placements.load_by_relay(edges.iter().map(|(matched, _)| &matched.edge));
         let mut capacities: BTreeMap<Name, Bitrate> = BTreeMap::new();
         for (matched, to) in edges {

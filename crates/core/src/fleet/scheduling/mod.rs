@@ -18,7 +18,7 @@
 //!    is for bursts (§IV-B). BASS's eq. 2 alone would give it to the first window.
 //! 5. An edge keeps its relay until its lease ends; each report renews the lease. The end of a lease frees the reservation only:
 //!    streams are between relay and edge, and continue.
-//! 6. All edges are matched anew each [`SchedulerConfig::reallocation_interval`]. Between these times only an edge is matched whose
+//! 6. All edges are matched again each [`SchedulerConfig::reallocation_interval`]. Between these times only an edge is matched whose
 //!    relay fails or drains, whose relay delivers less than it offers in two consecutive reports, or which has no relay and still
 //!    reports. Other edges move only if the move gains more than a share ([`SchedulerConfig::min_gain`]) of what the moving edges have,
 //!    and never within [`SchedulerConfig::min_stay`] after their last move.

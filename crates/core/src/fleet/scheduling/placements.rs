@@ -204,7 +204,7 @@ impl Placements {
         self.edges.get_mut(name).is_some_and(|edge| core::mem::take(&mut edge.is_pending))
     }
 
-    /// Counts low reports; returns whether there were too many of them, so that the edge is matched anew.
+    /// Counts low reports; returns whether there were too many of them, so that the edge is matched again.
     pub(super) fn check_throughput(
         &mut self,
         name: &Name,

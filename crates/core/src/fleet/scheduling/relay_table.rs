@@ -1,6 +1,6 @@
 //! The relays that have sent a heartbeat, and the drains that operators have ordered.
 //!
-//! A relay without heartbeats for the duration of a lease is removed. Its edges were matched anew when it became unhealthy.
+//! A relay without heartbeats for the duration of a lease is removed. Its edges were matched again when it became unhealthy.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -20,7 +20,7 @@ use super::host_state::HostState;
 use super::links::LinkSet;
 use super::reason::{JoinObstacle, Reason};
 
-/// Decides anew with the configured policy.
+/// Decides again with the configured policy.
 pub(super) fn decide(input: &mut PolicyInput<'_>, trials: &mut TrialState) -> Decision {
     let host = input.host;
     let usable = usable_links(input);

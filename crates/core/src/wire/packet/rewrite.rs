@@ -7,7 +7,7 @@
 //!    updated this way. It does not occur in a packet queue that has not requested large segments.
 //! 3. Removed SACK blocks are overwritten with no-operations, and the header keeps its length. A shorter header would
 //!    move the payload and change the lengths in IP and pseudo header, to save bytes on the fast link only. An ACK that
-//!    must be short for a slow link is [built anew](super::Ack::emit).
+//!    must be short for a slow link is [rebuilt](super::Ack::emit).
 //! 4. Missing fields are not added: no acknowledgement number without the flag, no timestamp without the option. The
 //!    return value states whether anything was changed.
 

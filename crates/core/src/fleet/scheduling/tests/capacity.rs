@@ -30,7 +30,7 @@ fn a_re_allocation_takes_no_capacity_that_no_other_edge_gains() {
     world.request("b", assignment_request(10, &[("fra", 80)]));
     world.advance(SECOND);
     assert_eq!(["a", "b"].map(|edge| reservation_of(&world, edge)), [mbps(60), mbps(30)]);
-    // The relay's whole capacity is matched anew, but it cannot satisfy both edges completely.
+    // The relay's whole capacity is matched again, but it cannot satisfy both edges completely.
     let reports = [
         ("a", report(assignment_request(10, &[("fra", 60)]), 60, 60)),
         ("b", report(assignment_request(10, &[("fra", 80)]), 30, 30)),
