@@ -49,7 +49,7 @@ use marline_net::links::{LinksError, list_interfaces};
 
 use self::obstruction_watch::ObstructionWatch;
 use self::obstructions::ObstructionChecker;
-use self::standing_firewall::{FirewallKeeper, LanReach, read_installed};
+use self::standing_firewall::{FirewallReinstaller, LanReach, read_installed};
 use super::PathsError;
 use super::host_config::forwarding::{self, Forwarding};
 use super::host_config::{RestoreResult, has_net_admin};
@@ -159,10 +159,10 @@ impl Gateway {
                 .await?;
         // With the routing rules in place, the firewall may permit private networks that have a route.
         standing_firewall::install(lan, LanReach::for_running(allow_direct), forwarding.enabled_here)?;
-        let firewall_keeper = FirewallKeeper::new(lan.clone(), allow_direct, forwarding.enabled_here);
+        let firewall_reinstaller = FirewallReinstaller::new(lan.clone(), allow_direct, forwarding.enabled_here);
         let watch = ObstructionWatch::new(
-            firewall_keeper.clone(),
-            ObstructionChecker::new(lan.clone(), firewall_keeper, forwarding.enabled_here),
+            firewall_reinstaller.clone(),
+            ObstructionChecker::new(lan.clone(), firewall_reinstaller, forwarding.enabled_here),
         );
         Ok(Self {
             obstruction_watch: watch,

@@ -6,23 +6,23 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::obstructions::{ObstructionChecker, Obstructions, POLL_INTERVAL};
-use super::standing_firewall::FirewallKeeper;
+use super::standing_firewall::FirewallReinstaller;
 
 /// Handle of the watching task, which ends with it.
 #[derive(Debug)]
 pub(super) struct ObstructionWatch {
     receiver: Receiver<Obstructions>,
-    firewall_keeper: FirewallKeeper,
+    firewall_reinstaller: FirewallReinstaller,
     task: JoinHandle<()>,
 }
 
 impl ObstructionWatch {
     /// Starts the task. Needs a tokio runtime with time.
-    pub(super) fn new(firewall_keeper: FirewallKeeper, checker: ObstructionChecker) -> Self {
+    pub(super) fn new(firewall_reinstaller: FirewallReinstaller, checker: ObstructionChecker) -> Self {
         // The gateway has just installed its firewall.
         let (sender, receiver) =
             tokio::sync::watch::channel(Obstructions { is_closed: true, ..Obstructions::default() });
-        Self { receiver, firewall_keeper, task: tokio::spawn(watch_loop(checker, sender)) }
+        Self { receiver, firewall_reinstaller, task: tokio::spawn(watch_loop(checker, sender)) }
     }
 
     pub(super) fn subscribe(&self) -> Receiver<Obstructions> {
@@ -32,7 +32,7 @@ impl ObstructionWatch {
     /// Stops the task. No repair happens after this has returned. Blocks while nft runs.
     pub(super) fn end(&self) {
         self.task.abort();
-        self.firewall_keeper.end();
+        self.firewall_reinstaller.end();
     }
 }
 

@@ -16,7 +16,7 @@ use super::firewall::Ruleset;
 use super::firewall_report::report_firewalls;
 use super::iptables_legacy;
 use super::nft_rules::Lan;
-use super::standing_firewall::FirewallKeeper;
+use super::standing_firewall::FirewallReinstaller;
 use crate::host_config::forwarding::ForwardingMonitor;
 use crate::transparent::nft;
 
@@ -30,7 +30,7 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 pub(super) struct ObstructionChecker {
     lan: Lan,
     forwarding_monitor: ForwardingMonitor,
-    firewall_keeper: FirewallKeeper,
+    firewall_reinstaller: FirewallReinstaller,
     socket: Option<Socket>,
     /// Generation of the rules that were read last, and the time of their judgement.
     last_read: Option<(Option<u32>, Instant)>,
@@ -55,11 +55,11 @@ pub struct Obstructions {
 }
 
 impl ObstructionChecker {
-    pub(super) fn new(lan: Lan, firewall_keeper: FirewallKeeper, enabled_here: (bool, bool)) -> Self {
+    pub(super) fn new(lan: Lan, firewall_reinstaller: FirewallReinstaller, enabled_here: (bool, bool)) -> Self {
         Self {
             lan,
             forwarding_monitor: ForwardingMonitor::new(enabled_here),
-            firewall_keeper,
+            firewall_reinstaller,
             socket: Socket::open(Protocol::Netfilter).ok(),
             last_read: None,
             ruleset: Ruleset::default(),
@@ -75,7 +75,7 @@ impl ObstructionChecker {
         // This may still run after the gateway has ended and restored the settings.
         let forwarding_monitor = &mut self.forwarding_monitor;
         let (repaired, mut obstructions) =
-            self.firewall_keeper.run_unless_ended(|| forwarding_monitor.check(now)).unwrap_or_default();
+            self.firewall_reinstaller.run_unless_ended(|| forwarding_monitor.check(now)).unwrap_or_default();
         let generation = self.generation();
         let is_recheck_due =
             self.last_read.is_none_or(|(_, read_at)| now.duration_since(read_at) >= RECHECK_INTERVAL);
@@ -83,7 +83,7 @@ impl ObstructionChecker {
         // Without a generation, or after a failed attempt, only the time triggers a new reading.
         let has_no_generation = generation.is_none() || self.read_error.is_some() || !self.is_closed;
         if has_changed || (is_recheck_due && has_no_generation) {
-            self.is_closed = self.firewall_keeper.ensure_installed();
+            self.is_closed = self.firewall_reinstaller.ensure_installed();
             self.read_rules();
         }
         if has_changed || is_recheck_due {

@@ -62,7 +62,7 @@ impl LanReach {
 
 /// Reinstalls the firewall if another program removes it (`nft flush ruleset`), until the gateway ends.
 #[derive(Clone, Debug)]
-pub(super) struct FirewallKeeper {
+pub(super) struct FirewallReinstaller {
     lan: Lan,
     allows_direct: bool,
     enabled_here: (bool, bool),
@@ -70,7 +70,7 @@ pub(super) struct FirewallKeeper {
     has_ended: Arc<Mutex<bool>>,
 }
 
-impl FirewallKeeper {
+impl FirewallReinstaller {
     pub(super) fn new(lan: Lan, allows_direct: bool, enabled_here: (bool, bool)) -> Self {
         Self { lan, allows_direct, enabled_here, has_ended: Arc::default() }
     }
@@ -233,22 +233,22 @@ mod tests {
 
     #[test]
     fn no_repair_happens_after_the_gateway_has_ended() {
-        let keeper = FirewallKeeper::new(lan(&["lan0"]), false, (true, true));
-        assert_eq!(keeper.run_unless_ended(|| 1), Some(1));
+        let reinstaller = FirewallReinstaller::new(lan(&["lan0"]), false, (true, true));
+        assert_eq!(reinstaller.run_unless_ended(|| 1), Some(1));
         let (start_tx, start_rx) = std::sync::mpsc::channel();
-        let (keeper_clone, is_done) = (keeper.clone(), Arc::new(Mutex::new(false)));
+        let (reinstaller_clone, is_done) = (reinstaller.clone(), Arc::new(Mutex::new(false)));
         let setting = Arc::clone(&is_done);
         let checker = std::thread::spawn(move || {
-            keeper_clone.run_unless_ended(|| {
+            reinstaller_clone.run_unless_ended(|| {
                 start_tx.send(()).unwrap();
                 std::thread::sleep(std::time::Duration::from_millis(50));
                 *setting.lock().unwrap() = true;
             })
         });
         start_rx.recv().unwrap();
-        keeper.end();
+        reinstaller.end();
         assert!(*is_done.lock().unwrap(), "`end` waits for a running action");
-        assert_eq!((checker.join().unwrap(), keeper.run_unless_ended(|| 2)), (Some(()), None));
+        assert_eq!((checker.join().unwrap(), reinstaller.run_unless_ended(|| 2)), (Some(()), None));
     }
 
     #[test]

@@ -311,7 +311,7 @@ fn test_config() -> Config {
 fn host_config(run_dir: &std::path::Path) -> HostConfig {
     let routed_links = RoutedLinks { links: vec!["c1".into(), "c2".into()], is_explicit: true };
     let lock = InstanceLock::acquire(run_dir, Role::Paths).unwrap();
-    HostConfig::new(lock, run_dir, routed_links, Box::new(|line| eprintln!("told: {line}")))
+    HostConfig::new(lock, run_dir, routed_links, Box::new(|line| eprintln!("notice: {line}")))
 }
 
 /// Stops a driver when it is sent.
