@@ -42,9 +42,10 @@ deny: need-build ## Check licences, sources and RustSec advisories of all depend
 survey: need-build ## Play the policies through thousands of drawn histories and links (long; not in CI, which plays fixed seeds)
 	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
 
-soak: need-test ## Run the checks that take long: mixed batches, long outages, every client at a LAN (root; half an hour)
+soak: need-test ## Run the checks that take long: mixed batches, long outages, players, every client at a LAN (root; half an hour)
 	$(CARGO) test --locked -p marline --test get mixed -- --ignored --nocapture
 	$(CARGO) test --locked -p marline-paths --lib data_flows_again -- --ignored --nocapture
+	$(CARGO) test --locked -p marline --test proxy players -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test hosts returning_links -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test hosts unusual_links -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test hosts other_clients -- --ignored --nocapture

@@ -2,7 +2,7 @@
 //!
 //! Each type is declared in the folder of its mechanism, and [`super::Options`] has all of them. A field documents its
 //! unit where its type does not, and what its default rests on: an RFC, a table in `crates/sim/tests/tables`, a random
-//! history of `crates/sim/tests/accel_history.rs`, a measurement, or an estimate, which is then given. The components of
+//! history of `crates/sim/tests/accel/history.rs`, a measurement, or an estimate, which is then given. The components of
 //! a mechanism keep a reference to its options, so that a test or a simulation can vary one value.
 //!
 //! Bounds on memory and facts of protocols are constants beside their use, because nothing is gained by varying them.

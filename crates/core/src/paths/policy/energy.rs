@@ -35,7 +35,7 @@
 //! The published rule, per-byte energy of an endless transfer, is rule 1 with endless data and no radio state.
 //!
 //! The effect of each constant was measured with sizes and links that were not selected for it, with the constant
-//! and without it: `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture`, called the survey
+//! and without it: `cargo test -p marline-sim --test paths survey:: -- --ignored --nocapture`, called the survey
 //! below.
 
 use super::hol_guard::TrialState;

@@ -5,7 +5,6 @@
 //! 2. Each file under `evidence/` is described in `evidence/README.md`, and the documents name no other.
 //! 3. Each test that `docs/threat-model.md` and `docs/link-failures.md` name exists.
 //! 4. The figures of eMPTCP's table in `docs/benchmarks.md` are the means of `evidence/emptcp/lab.jsonl`.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

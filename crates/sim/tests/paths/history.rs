@@ -1,10 +1,8 @@
 //! MPTCP policies in virtual time: random histories, guarantees in simple scenarios, and the machine contract.
 //!
 //! `PATHS_SEED=n` runs one history with each policy and prints the first one with a defect; `HISTORY_CASES=n` runs
-//! more than usual. `cargo test -p marline-sim --test paths survey -- --ignored --nocapture` runs many and groups
+//! more than usual. `cargo test -p marline-sim --test paths history::survey -- --ignored --nocapture` runs many and groups
 //! the defects.
-
-mod cases;
 
 use std::collections::BTreeMap;
 
@@ -17,7 +15,7 @@ use marline_sim::fuzz_fetch::Defect;
 use marline_sim::mptcp_sim::fuzz::run_seed;
 use marline_sim::mptcp_sim::{LinkArrival, MptcpScenario, MptcpSim, download_workload};
 
-use cases::{case_count, env_number};
+use crate::cases::{case_count, env_number};
 
 const POLICIES: [Policy; 4] = [Policy::Marline, Policy::Emptcp, Policy::WifiFirst, Policy::Mptcp];
 
@@ -99,7 +97,7 @@ fn known_failures_stay_fixed() {
 }
 
 #[test]
-#[ignore = "the properties below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test paths survey -- --ignored --nocapture"]
+#[ignore = "the properties below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test paths history::survey -- --ignored --nocapture"]
 fn survey() {
     let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
     let (first, phone) = (env_number("HISTORY_FIRST").unwrap_or(0), phone_model());

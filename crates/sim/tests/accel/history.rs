@@ -2,11 +2,9 @@
 //!
 //! `HISTORY_SEED=n` runs one history and prints its result, and if it is wrong the mechanisms that are needed for that;
 //! with `HISTORY_FLOW=n` also the progress of that flow, every `HISTORY_STEP=100` milliseconds. `HISTORY_CASES=n` runs
-//! more than usual. `cargo test --release -p marline-sim --test accel_history survey -- --ignored --nocapture` runs ten
+//! more than usual. `cargo test --release -p marline-sim --test accel history::survey -- --ignored --nocapture` runs ten
 //! thousand, groups defects by their kind, and names the smallest scenario of each; `HISTORY_FIRST=n` begins with
 //! another seed.
-
-mod cases;
 
 use std::collections::BTreeMap;
 
@@ -15,7 +13,7 @@ use marline_core::units::Instant;
 use marline_sim::accel::random::{Bounds, Defect, check, generate, play, speedup};
 use marline_sim::accel::{Scenario, World};
 
-use cases::{case_count, env_number};
+use crate::cases::{case_count, env_number};
 
 #[test]
 fn a_named_history_runs_again() {
@@ -130,7 +128,7 @@ fn is_open(seed: u64) -> bool {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release -p marline-sim --test accel_history survey -- --ignored --nocapture"]
+#[ignore = "minutes: cargo test --release -p marline-sim --test accel history::survey -- --ignored --nocapture"]
 fn survey() {
     let mut kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
     let (mut gains, mut outputs, mut resets, mut good) = (Vec::new(), BTreeMap::<&str, u64>::new(), 0, 0);

@@ -3,14 +3,13 @@
 //!
 //! No measured time decides: packets, connections and bytes do. Where the machine permits no lab, the reason is
 //! printed and the test is skipped; a missing program fails it, with the name of its package.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-
-mod common;
 
 use std::path::Path;
 use std::process::Output;
 
 use serde_json::Value;
+
+use crate::common;
 
 fn lab(args: &[&str], dir: &Path) -> Output {
     common::lab().args(args).env("HOME", dir).current_dir(dir).output().unwrap()

@@ -9,8 +9,6 @@
 //! 3. Kernel: Linux 6.18 at both ends in namespaces with such links, one run each, against which the model of plain TCP
 //!    is reviewed. It decides nothing here.
 
-mod review;
-
 use std::fmt::Write;
 
 use marline_core::accel::{Config, Mechanism, Mechanisms};
@@ -20,7 +18,7 @@ use marline_sim::rng::{Purpose, RandomStream};
 use marline_sim::spec::LinkSpec;
 use marline_sim::tcp::Algorithm;
 
-use review::compare_with_saved;
+use crate::saved_tables::compare_with_saved;
 
 const WARM_UP: Duration = Duration::from_secs(6);
 const SEEDS: std::ops::Range<u64> = 1..4;

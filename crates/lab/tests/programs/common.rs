@@ -1,5 +1,4 @@
 //! Starts the two programs that the tests need.
-#![allow(dead_code, reason = "each test uses some of it")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -4,14 +4,13 @@
 //! The player compares every byte and fails on a wrong one. No measured time decides; the tests check that there
 //! are values, and for which policies. Where the machine permits no lab, the reason is printed and the rest is
 //! tested.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-
-mod common;
 
 use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::common;
 
 fn reproduce(home: &TempDir, args: &[&str]) -> Output {
     let mut command = common::lab();

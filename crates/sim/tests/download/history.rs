@@ -1,18 +1,16 @@
 //! Random histories of the download machine.
 //!
 //! `HISTORY_SEED=n` runs one history with each policy and prints the first one with a defect; `HISTORY_CASES=n`
-//! runs more than usual. `cargo test -p marline-sim --test history survey -- --ignored --nocapture` runs many
+//! runs more than usual. `cargo test -p marline-sim --test download history::survey -- --ignored --nocapture` runs many
 //! histories, groups the defects by kind, and names the shortest history of each kind; `HISTORY_FIRST=n` starts at
 //! another seed.
-
-mod cases;
 
 use std::collections::BTreeMap;
 
 use marline_core::fetch::Policy;
 use marline_sim::fuzz_fetch::{Defect, Guarantee, fuzz_download};
 
-use cases::{case_count, env_number};
+use crate::cases::{case_count, env_number};
 
 fn run_seed(seed: u64, policy: Policy) -> Result<(), Defect> {
     let guarantee = if policy == Policy::Marline { Guarantee::Terminates } else { Guarantee::CorrectnessOnly };
@@ -90,7 +88,7 @@ fn known_failures_stay_fixed() {
 }
 
 #[test]
-#[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test history survey -- --ignored --nocapture"]
+#[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test download history::survey -- --ignored --nocapture"]
 fn survey() {
     let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
     let first = env_number("HISTORY_FIRST").unwrap_or(0);

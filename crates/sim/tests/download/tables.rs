@@ -9,8 +9,6 @@
 //! 3. A changed figure is not an error by itself: review the new table and commit it with the reason. The lab's
 //!    thresholds are printed beside it but not enforced here.
 
-mod review;
-
 use std::fmt::Write;
 
 use marline_core::fetch::{Config, Fetch};
@@ -19,7 +17,7 @@ use marline_sim::http_sim::{HttpOutcome, HttpScenario, HttpSim};
 use marline_sim::lower_bound::ideal_time;
 use marline_sim::spec::{LinkEvent, LinkSpec};
 
-use review::compare_with_saved;
+use crate::saved_tables::compare_with_saved;
 
 struct TableCase {
     name: &'static str,

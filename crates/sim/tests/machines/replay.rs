@@ -6,7 +6,7 @@
 //! variant is renamed and a script converts the logs.
 //!
 //! A change that keeps the behavior keeps all of this. Record the logs again only if behavior changes on purpose:
-//! `UPDATE_REPLAY=1 cargo test -p marline-sim --test replay`.
+//! `UPDATE_REPLAY=1 cargo test -p marline-sim --test machines replay`.
 //!
 //! The tests of `marline replay` read the same files.
 

@@ -3,14 +3,13 @@
 //!
 //! No timing decides, but bytes, packet rules and exit codes. Where the machine permits no laboratory, or has no iptables, the
 //! reason is printed and the test is skipped.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use crate::common;
 
 fn marline(args: &[&str]) -> Output {
     Command::new(common::marline()).args(args).output().unwrap()

@@ -1,7 +1,7 @@
 //! The goal "speed" in virtual time: at least the throughput of the better link alone and of MPTCP's default
 //! scheduler.
 //!
-//! `cargo test -p marline-sim --test paths_throughput survey -- --ignored --nocapture` prints all figures.
+//! `cargo test -p marline-sim --test paths throughput::survey -- --ignored --nocapture` prints all figures.
 //!
 //! Accuracy of the simulated kernel, compared with `marline-lab bench paths --case unequal` (Mbit/s after 5 s,
 //! default scheduler): 50 + 5 gives 52.3 here and 51.7 in the laboratory, 20 + 20 over 150 ms 38.1 and 37.1, and
@@ -228,7 +228,7 @@ fn six_connections_try_links_one_at_a_time_and_share_the_results() {
 }
 
 #[test]
-#[ignore = "figures of all pairs: cargo test -p marline-sim --test paths_throughput survey -- --ignored --nocapture"]
+#[ignore = "figures of all pairs: cargo test -p marline-sim --test paths throughput::survey -- --ignored --nocapture"]
 fn survey() {
     let between = [[20, 2], [2, 20], [20, 3], [3, 20], [20, 4], [4, 20]];
     let between = between.into_iter().map(|rates| LinkPair { rates, rtts: [30, 60] });

@@ -6,17 +6,15 @@
 //! histories:
 //!
 //! ```text
-//! cargo test --release -p marline-sim --test accel_options -- --ignored --nocapture
+//! cargo test --release -p marline-sim --test accel options -- --ignored --nocapture
 //! ```
-
-mod cases;
 
 use marline_core::accel::Options;
 use marline_sim::accel::World;
 use marline_sim::accel::random::generate;
 use serde_json::Value;
 
-use cases::case_count;
+use crate::cases::case_count;
 
 /// What happens in the history of a seed with these options.
 fn outcome(seed: u64, options: &'static Options) -> String {
@@ -52,7 +50,7 @@ fn scaled(path: &str, factor: f64) -> &'static Options {
 }
 
 #[test]
-#[ignore = "minutes: cargo test --release -p marline-sim --test accel_options -- --ignored --nocapture"]
+#[ignore = "minutes: cargo test --release -p marline-sim --test accel options -- --ignored --nocapture"]
 fn each_option_has_an_effect() {
     let mut all = Vec::new();
     paths(&serde_json::to_value(Options::DEFAULT).expect("options are plain values"), "", &mut all);

@@ -1,7 +1,7 @@
 //! GreenBag in virtual time: small versions of figures 9 to 13, with closed forms and the clairvoyant optimum.
 //!
 //! The links carry 3 + 3 Mbit/s of payload unless a test specifies otherwise; the player starts at 4 MiB.
-//! `cargo test -p marline-sim --test greenbag -- --nocapture` prints the tables.
+//! `cargo test -p marline-sim --test stream greenbag -- --nocapture` prints the tables.
 
 use marline_core::decision_log::Record;
 use marline_core::playback::{BufferThresholds, MediaProfile, Player};

@@ -2,11 +2,10 @@
 //!
 //! No measured time decides, only the bytes of both that have reached the server when the stream ends. Where the
 //! machine permits no lab, the reason is printed and the test is skipped.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-
-mod common;
 
 use std::process::Command;
+
+use crate::common;
 
 /// Counts the bytes at the stream's port and at the uploads' port from the first byte of the stream, and prints
 /// both counts when it ends.

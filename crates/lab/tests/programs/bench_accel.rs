@@ -3,14 +3,13 @@
 //!
 //! No timing decides, but that there are figures, and that each byte is correct (a wrong one is a failed run with an
 //! exit code of its own). Where the machine permits no lab, the reason is printed and the test is skipped.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-
-mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use serde_json::Value;
+
+use crate::common;
 
 fn lab(args: &[&str], dir: &Path) -> Output {
     common::lab().args(args).env("HOME", dir).current_dir(dir).output().unwrap()

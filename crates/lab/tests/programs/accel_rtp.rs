@@ -5,9 +5,6 @@
 //!
 //! The test compares which key frames the player received and which requests and reports the server received over each link, never
 //! a duration. It is skipped, with the reason, on hosts without network namespaces or ffmpeg.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-
-mod common;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,6 +14,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
+
+use crate::common;
 
 /// Environment variable with the folder of the films. If set, this test program is the RTSP server.
 const FILMS: &str = "MARLINE_TEST_FILMS";

@@ -11,8 +11,6 @@
 //! `tables/accel-fairness.txt`; `UPDATE_TABLES=1` writes it again. `PAIRS=40` runs 40 pairs of each row and only prints
 //! the table.
 
-mod review;
-
 use std::fmt::Write;
 
 use marline_core::accel::{Config, Mechanism, Mechanisms};
@@ -20,7 +18,7 @@ use marline_core::units::{Duration, Instant};
 use marline_sim::accel::{FlowScript, Scenario, World};
 use marline_sim::spec::{LinkSpec, Loss};
 
-use review::compare_with_saved;
+use crate::saved_tables::compare_with_saved;
 
 const PAIRS: u64 = 10;
 

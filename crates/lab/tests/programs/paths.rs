@@ -3,14 +3,13 @@
 //!
 //! No measured time decides: bytes, packets and states do. Where the machine permits no lab, or its kernel has no
 //! MPTCP, the reason is printed and the test is skipped.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-
-mod common;
 
 use std::path::Path;
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::common;
 
 /// The client's script: starts the daemon, runs curl as an MPTCP program, and ends the daemon.
 const CLIENT: &str = r#"

@@ -1,10 +1,8 @@
 //! MPTCP policies in the main cases of eMPTCP's evaluation, as a reviewed table that shows every change of
 //! behavior.
 //!
-//! `UPDATE_TABLES=1 cargo test -p marline-sim --test paths_tables` writes the table again; review the differences.
+//! `UPDATE_TABLES=1 cargo test -p marline-sim --test paths tables` writes the table again; review the differences.
 //! Figures are rounded, so that only changes of behavior change them.
-
-mod review;
 
 use std::fmt::Write;
 
@@ -17,7 +15,7 @@ use marline_sim::mptcp_sim::{
 };
 use marline_sim::spec::LinkSpec;
 
-use review::compare_with_saved;
+use crate::saved_tables::compare_with_saved;
 
 const POLICIES: [(&str, Policy); 5] = [
     ("mptcp", Policy::Mptcp),

@@ -3,14 +3,13 @@
 //!
 //! No measured time decides. The tests check that there are values, for which clients, and that thresholds are
 //! compared. Where the machine permits no lab, the reason is printed and the rest is tested.
-#![allow(clippy::unwrap_used, reason = "what a test needs is there, or the test fails")]
-
-mod common;
 
 use std::process::Output;
 
 use serde_json::Value;
 use tempfile::TempDir;
+
+use crate::common;
 
 fn reproduce(home: &TempDir, args: &[&str]) -> Output {
     let mut command = common::lab();

@@ -1,7 +1,7 @@
 //! Survey of policies on random links and sizes: are the decisions of `marline` good where no rule was designed for
 //! them?
 //!
-//! `cargo test -p marline-sim --test paths_survey -- --ignored --nocapture` prints the table; `SURVEY_DRAWS=n` sets
+//! `cargo test -p marline-sim --test paths survey:: -- --ignored --nocapture` prints the table; `SURVEY_DRAWS=n` sets
 //! the number of draws per kind.
 //!
 //! 1. The size (256 KB to 300 MB) and both rates (Wi-Fi 0.5 to 30, LTE 2 to 40 Mbit/s) are log-uniform. Both RTTs
@@ -106,7 +106,7 @@ fn geometric_mean(ratios: &[[f64; 2]], column: usize) -> f64 {
 }
 
 #[test]
-#[ignore = "minutes: cargo test -p marline-sim --test paths_survey -- --ignored --nocapture"]
+#[ignore = "minutes: cargo test -p marline-sim --test paths survey:: -- --ignored --nocapture"]
 fn survey() {
     let count = std::env::var("SURVEY_DRAWS").ok().and_then(|count| count.parse().ok()).unwrap_or(60);
     println!("{:10}{:16}{:>8}{:>8}{:>8}{:>8}", "Wi-Fi", "marline over", "J", "worst", "J s", "worst");

@@ -1,18 +1,16 @@
 //! Random histories of the stream machine, with a player.
 //!
 //! `HISTORY_SEED=n` runs one history with each policy and prints the first one with a defect; `HISTORY_CASES=n`
-//! runs more than usual. `cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture` runs
+//! runs more than usual. `cargo test -p marline-sim --test stream history::survey -- --ignored --nocapture` runs
 //! many histories, groups the defects by kind, and names the shortest history of each kind; `HISTORY_FIRST=n`
 //! starts at another seed.
-
-mod cases;
 
 use std::collections::BTreeMap;
 
 use marline_core::stream::Policy;
 use marline_sim::fuzz_fetch::{Defect, fuzz_stream};
 
-use cases::{case_count, env_number};
+use crate::cases::{case_count, env_number};
 
 const POLICIES: [Policy; 3] = [Policy::Marline, Policy::GreenbagP, Policy::GreenbagE];
 
@@ -54,7 +52,7 @@ fn known_failures_stay_fixed() {
 }
 
 #[test]
-#[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test stream_history survey -- --ignored --nocapture"]
+#[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test stream history::survey -- --ignored --nocapture"]
 fn survey() {
     let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
     let first = env_number("HISTORY_FIRST").unwrap_or(0);
