@@ -43,6 +43,7 @@ survey: need-build ## Play the policies through thousands of drawn histories and
 	$(CARGO) test --release --locked -p marline-sim survey -- --ignored --nocapture
 
 soak: need-test ## Run the checks that take long: mixed batches, long outages, players, every client at a LAN (root; half an hour)
+	@.ci/need chromium:chromium
 	$(CARGO) test --locked -p marline --test get mixed -- --ignored --nocapture
 	$(CARGO) test --locked -p marline-paths --lib data_flows_again -- --ignored --nocapture
 	$(CARGO) test --locked -p marline --test proxy players -- --ignored --nocapture
