@@ -24,6 +24,8 @@ demo: need-lab ## Two emulated links carry one real download at the sum of their
 	$(CARGO) build --profile demo --locked -p marline -p marline-lab
 	@.ci/demo "$(TARGET)/demo/marline-lab"
 
+# Most tests wait for time or for the network, so more of them than there are processors run at once.
+test soak: export RUST_TEST_THREADS ?= $(shell echo $$((4 * $$(nproc))))
 test: need-test ## Install what the tests need, then run all of them
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
