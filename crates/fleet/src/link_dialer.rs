@@ -575,26 +575,16 @@ fn classify_error(error: &io::Error) -> LinkFailure {
 
 #[cfg(test)]
 mod tests {
-    use marline_core::link::LinkKind;
-    use marline_net::links::DefaultRoute;
+    use marline_net::testing::{default_route, test_interface};
 
     use super::*;
 
     fn interface(name: &str, metric: Option<u32>, verdict: Usability) -> Interface {
-        let index = name.len() as u32;
         Interface {
-            name: name.to_owned(),
-            index,
-            kind: LinkKind::Ethernet,
             addresses: vec!["192.0.2.2".parse().unwrap()],
-            transient_addresses: Vec::new(),
-            subnets: Vec::new(),
-            route_v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
-            route_v6: None,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
+            route_v4: metric.map(default_route),
             usability: verdict,
+            ..test_interface(name, name.len() as u32)
         }
     }
 
