@@ -132,21 +132,14 @@ mod tests {
     use super::*;
     use marline_core::link::LinkKind;
     use marline_net::links::{MeteredSource, MeteredStatus, UnusedReason};
+    use marline_net::testing::test_interface;
 
     fn interface(name: &str, index: u32, verdict: Usability) -> Interface {
         Interface {
-            name: name.into(),
-            index,
             kind: LinkKind::Wifi,
             addresses: vec!["192.0.2.7".parse().unwrap()],
-            transient_addresses: Vec::new(),
-            subnets: Vec::new(),
-            route_v4: None,
-            route_v6: None,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
             usability: verdict,
+            ..test_interface(name, index)
         }
     }
 

@@ -75,16 +75,7 @@ impl ClientContext {
         if ca_file.is_some() {
             trust.config()?;
         }
-        let context = Self {
-            selection,
-            uplinks: RefCell::new(uplinks),
-            resolver: Rc::new(Resolver::new()),
-            trust: RefCell::new(trust),
-            idle_pool: IdlePool::default(),
-            traffic: Rc::default(),
-            loaded_rtts: RefCell::default(),
-        };
-        Ok((context, lines))
+        Ok((Self::from_uplinks(selection, uplinks, trust), lines))
     }
 
     /// Creates a context from links that are already known.

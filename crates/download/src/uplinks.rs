@@ -232,26 +232,17 @@ fn addresses(interface: &Interface) -> BTreeSet<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use marline_net::links::{DefaultRoute, LinkArg, Usability};
-    use marline_net::testing::DbusDaemon;
-    use marline_net::testing::{cable, in_a_network, ip};
+    use marline_net::links::LinkArg;
+    use marline_net::testing::{DbusDaemon, cable, default_route, in_a_network, ip, test_interface};
 
     use super::*;
 
     fn wifi() -> Interface {
         Interface {
-            name: "wlan0".into(),
-            index: 3,
             kind: LinkKind::Wifi,
             addresses: vec!["192.0.2.1".parse().unwrap()],
-            transient_addresses: Vec::new(),
-            subnets: Vec::new(),
-            route_v4: Some(DefaultRoute { metric: 600, table: 254, gateway: None }),
-            route_v6: None,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
-            usability: Usability::Usable,
+            route_v4: Some(default_route(600)),
+            ..test_interface("wlan0", 3)
         }
     }
 

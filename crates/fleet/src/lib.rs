@@ -19,6 +19,7 @@ mod happy_eyeballs;
 pub mod identity;
 mod link_dialer;
 mod list_reload;
+mod listen_error;
 pub mod relay;
 pub mod reload;
 pub mod renew;

@@ -69,25 +69,20 @@ const OWN_FIELDS: [&str; 14] = [
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn line<T: std::fmt::Debug>(result: Result<T, CliError>) -> String {
-        let exit = result.unwrap_err();
-        assert_eq!(exit.code, CliError::USAGE);
-        exit.message.unwrap()
-    }
+    use crate::get::tests::usage_message;
 
     #[test]
     fn header_fields_that_frame_messages_are_rejected() {
         assert_eq!(parse_header("X-Token:  abc ").unwrap(), ("X-Token".into(), "abc".into()));
-        assert!(line(parse_header("range: bytes=0-1")).contains("sets this field itself"));
+        assert!(usage_message(parse_header("range: bytes=0-1")).contains("sets this field itself"));
         for bad in ["Authorization secret", "A b: secret", "A: secret\r\nB: c", ": secret", "A: secret\0"] {
-            assert!(!line(parse_header(bad)).contains("secret"));
+            assert!(!usage_message(parse_header(bad)).contains("secret"));
         }
     }
 
     #[test]
     fn a_login_without_a_colon_is_rejected_without_repeating_it() {
         assert_eq!(parse_user("me:a:b", "--user").unwrap(), ("me".into(), "a:b".into()));
-        assert_eq!(line(parse_user("secret", "--user")), "--user: write USER:PASS, with a colon");
+        assert_eq!(usage_message(parse_user("secret", "--user")), "--user: write USER:PASS, with a colon");
     }
 }

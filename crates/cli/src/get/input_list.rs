@@ -175,11 +175,10 @@ const MAX_LIST_FILES: usize = 100_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::get::tests::usage_message;
 
     fn parse_error(text: &str) -> String {
-        let exit = parse("list", text).err().unwrap();
-        assert_eq!(exit.code, CliError::USAGE);
-        exit.message.unwrap()
+        usage_message(parse("list", text))
     }
 
     #[test]

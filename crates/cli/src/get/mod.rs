@@ -341,10 +341,11 @@ fn link_choice(
 mod tests {
     use super::*;
 
-    fn line<T: std::fmt::Debug>(result: Result<T, CliError>) -> String {
-        let exit = result.unwrap_err();
-        assert_eq!(exit.code, CliError::USAGE);
-        exit.message.unwrap()
+    /// The message of a usage error.
+    pub(super) fn usage_message<T>(result: Result<T, CliError>) -> String {
+        let error = result.err().unwrap();
+        assert_eq!(error.code, CliError::USAGE);
+        error.message.unwrap()
     }
 
     #[test]
@@ -370,14 +371,14 @@ mod tests {
         assert_eq!(target_of(Some("f.iso".into()), None, false, listed()).unwrap(), Target::File("f.iso".into()));
         assert_eq!(target_of(Some(at("new/")), None, true, listed()).unwrap(), Target::ListedFile(at("new/s/f")));
         assert!(
-            line(target_of(Some("f.iso".into()), None, true, listed()))
+            usage_message(target_of(Some("f.iso".into()), None, true, listed()))
                 .contains("cannot write several files into one")
         );
         let out = ListEntry { out: Some("s/f".into()), dir: Some(at("x")), ..plain() };
         assert_eq!(target_of(None, Some(at("d")), true, out).unwrap(), Target::ListedFile(at("x/s/f")));
         for output in ["-", "f.iso"] {
             assert!(
-                line(target_of(Some(output.into()), None, true, plain()))
+                usage_message(target_of(Some(output.into()), None, true, plain()))
                     .contains("cannot write several files into one")
             );
         }
@@ -396,6 +397,6 @@ mod tests {
         let Ok(LinkSelection::Named(named_links)) = link_choice(named(), false, &limits, &file) else { panic!() };
         assert!(named_links[0].rate_limit.is_some());
         let other: Vec<RateLimit> = vec!["x=5Mbit/s".parse().unwrap()];
-        assert!(line(link_choice(named(), false, &other, &file)).contains("not one of the --link"));
+        assert!(usage_message(link_choice(named(), false, &other, &file)).contains("not one of the --link"));
     }
 }

@@ -67,12 +67,7 @@ fn lacks_scheme(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn line<T: std::fmt::Debug>(result: Result<T, CliError>) -> String {
-        let exit = result.unwrap_err();
-        assert_eq!(exit.code, CliError::USAGE);
-        exit.message.unwrap()
-    }
+    use crate::get::tests::usage_message;
 
     #[test]
     fn the_login_is_extracted_from_a_url() {
@@ -110,7 +105,7 @@ mod tests {
             assert_eq!(playable_url(text).unwrap(), url, "{text}");
         }
         for text in ["film.mp4", "h/f", "./film.mp4", "/film.mp4", "ftp://h/f", "https://", "http:/h/f"] {
-            let line = line(playable_url(text));
+            let line = usage_message(playable_url(text));
             assert!(
                 line.contains("http:// or https://") || line.contains("http and https") || line.contains("host"),
                 "{line}"
@@ -135,7 +130,7 @@ mod tests {
             ("http:\\\\h/x", "there must be a host"),
             ("http:///me:secret@h/x", "there must be a host"),
         ] {
-            let line = line(parse_url(text));
+            let line = usage_message(parse_url(text));
             assert!(line.contains(expected), "{text}: {line}");
             assert!(!line.contains("cret"), "{line}");
         }

@@ -2,7 +2,6 @@
 //!
 //! Each test defines what the server or the link does, and checks the bytes of the file (or that there is no file), the exit
 //! code, the one line of explanation and the JSON report. `program` also replays the decision log of every run.
-//! `single_file`, `batch` and `unprintable` do not need this: they have a small server of their own.
 #![allow(clippy::unwrap_used, reason = "a missing prerequisite has to fail the test")]
 
 mod batch;

@@ -1,6 +1,7 @@
 //! Runs `marline get` as a child process in a temporary directory: starts, watches and stops it, and checks its results.
 //!
-//! [`Program`] starts downloads; [`Ended`] holds the exit code, the output and the JSON report.
+//! [`Program`] starts downloads; [`Ended`] holds the exit code, the output and the JSON report. [`marline`] starts the program in a
+//! directory of the test.
 //!
 //! 1. Every download writes a decision log, and every log is replayed at the end and must give equal results, unless a test
 //!    opts out with [`Program::without_log`].
@@ -9,7 +10,7 @@
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,25 @@ use tempfile::TempDir;
 
 /// Far longer than any download of these tests: only a hang reaches it.
 const HANG_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The program with these arguments, in this home directory and without further environment variables.
+pub(crate) fn marline(home: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
+    command.args(args).current_dir(home).stdin(Stdio::null());
+    clear_environment(&mut command, home);
+    command
+}
+
+fn clear_environment(command: &mut Command, home: &Path) {
+    command.env_clear().env("HOME", home).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    // The user's journal key lives outside the home directory, because some tests count its files.
+    command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
+}
+
+/// Expects success.
+pub(crate) fn assert_success(output: &Output) {
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
 
 /// A temporary directory, and how the program is started in it.
 pub(crate) struct Program {
@@ -75,10 +95,13 @@ impl Program {
             all.extend(["--trace".to_owned(), self.path(LOG).display().to_string()]);
         }
         let mut command = Command::new(&all[0]);
-        command.args(&all[1..]).env_clear().env("HOME", self.dir()).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        // The user's journal key lives outside the directory, so `files` does not list it.
-        command.env("XDG_STATE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/state"));
-        command.current_dir(self.dir()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        clear_environment(&mut command, self.dir());
+        command
+            .args(&all[1..])
+            .current_dir(self.dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         command
     }
 

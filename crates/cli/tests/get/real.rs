@@ -62,32 +62,19 @@ fn a_file_that_is_replaced_during_the_download_is_never_mixed() {
 }
 
 #[test]
-fn http_2_carries_a_download() {
-    let resource = Resource::new(SIZE);
-    let identity = identity("localhost", None);
-    let Some(nginx) = Nginx::start("http2 on;", &resource, Some(&identity)) else { return };
-    let program = Program::new();
-    let url = format!("https://localhost:{}/file", nginx.address.port());
-    let authority = nginx.authority();
-    let ended = program.run(&[&url, "-o", "out", "--json", "--ca-file", authority.to_str().unwrap()]);
-    ended.report();
-    ended.assert_no_notices();
-    assert!(program.file("out").unwrap() == *resource.data);
-}
-
-#[test]
-fn http_2_with_few_requests_for_each_connection_carries_a_download() {
-    let resource = Resource::new(SIZE);
-    let identity = identity("localhost", None);
-    let settings = "http2 on; keepalive_requests 3;";
-    let Some(nginx) = Nginx::start(settings, &resource, Some(&identity)) else { return };
-    let program = Program::new();
-    let url = format!("https://localhost:{}/file", nginx.address.port());
-    let authority = nginx.authority();
-    let ended = program.run(&[&url, "-o", "out", "--json", "--ca-file", authority.to_str().unwrap()]);
-    ended.report();
-    ended.assert_no_notices();
-    assert!(program.file("out").unwrap() == *resource.data);
+fn http_2_carries_a_download_also_with_few_requests_for_each_connection() {
+    for settings in ["http2 on;", "http2 on; keepalive_requests 3;"] {
+        let resource = Resource::new(SIZE);
+        let identity = identity("localhost", None);
+        let Some(nginx) = Nginx::start(settings, &resource, Some(&identity)) else { return };
+        let program = Program::new();
+        let url = format!("https://localhost:{}/file", nginx.address.port());
+        let authority = nginx.authority();
+        let ended = program.run(&[&url, "-o", "out", "--json", "--ca-file", authority.to_str().unwrap()]);
+        ended.report();
+        ended.assert_no_notices();
+        assert!(program.file("out").unwrap() == *resource.data, "{settings}");
+    }
 }
 
 #[test]

@@ -235,6 +235,8 @@ struct ServerState {
     handler: Box<Handler>,
     /// Rate limit of each connection in bytes per second; zero means none.
     rate_limit: AtomicU64,
+    /// How many further bytes of resources may be sent on all connections together.
+    allowance: AtomicU64,
     requests: Mutex<Vec<Request>>,
     sent: Mutex<Vec<Range<u64>>>,
     conns: AtomicUsize,
@@ -260,6 +262,7 @@ impl Server {
         let state = Arc::new(ServerState {
             handler: Box::new(handler),
             rate_limit: AtomicU64::new(0),
+            allowance: AtomicU64::new(u64::MAX),
             requests: Mutex::new(Vec::new()),
             sent: Mutex::new(Vec::new()),
             conns: AtomicUsize::new(0),
@@ -284,6 +287,11 @@ impl Server {
     pub(crate) fn limit_rate(self, bytes: u64) -> Self {
         self.state.rate_limit.store(bytes, Ordering::Relaxed);
         self
+    }
+
+    /// From now on sends at most so many bytes of resources on all connections together, and then pauses.
+    pub(crate) fn allow_bytes(&self, bytes: u64) {
+        self.state.allowance.store(bytes, Ordering::Relaxed);
     }
 
     /// The URL of a path of this server.
@@ -381,6 +389,21 @@ impl ServerState {
         (!answer.fields.iter().any(closes)).then_some(())
     }
 
+    /// Waits until bytes may be sent; returns how many, at most `bytes`.
+    fn take_allowance(&self, bytes: u64) -> u64 {
+        let remaining = |allowance: u64| match allowance {
+            0 => None,
+            u64::MAX => Some(u64::MAX),
+            allowance => Some(allowance.saturating_sub(bytes)),
+        };
+        loop {
+            match self.allowance.fetch_update(Ordering::Relaxed, Ordering::Relaxed, remaining) {
+                Ok(allowance) => return allowance.min(bytes),
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
     fn send_data(&self, mut stream: &TcpStream, resource: &Resource, span: Range<u64>) -> Option<()> {
         let entry = {
             let mut sent = self.sent.lock().unwrap();
@@ -392,7 +415,7 @@ impl ServerState {
         while at < span.end {
             let rate_limit = self.rate_limit.load(Ordering::Relaxed);
             let most = if rate_limit == 0 { 256 * 1024 } else { (rate_limit / 100).clamp(1, 64 * 1024) };
-            let end = (at + most).min(span.end);
+            let end = at + self.take_allowance(most.min(span.end - at));
             stream.write_all(&resource.data[at as usize..end as usize]).ok()?;
             at = end;
             self.sent.lock().unwrap()[entry].end = at;

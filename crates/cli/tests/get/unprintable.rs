@@ -1,11 +1,12 @@
 //! Untrusted text on the terminal: no control, bidirectional or invisible character from a server or the kernel reaches standard
 //! output or standard error.
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
 use std::process::{Command, Output, Stdio};
 
 use marline_net::printable::is_unprintable;
+
+use crate::program::marline;
+use crate::server::{Response, Server};
 
 /// One character of each kind: C1 control (CSI for many terminals), bidirectional override, zero width, line separator, tag.
 const MARKS: &str = "x\u{9b}31m\u{202e}evil\u{200b}\u{2028}\u{e0041}";
@@ -13,25 +14,13 @@ const MARKS: &str = "x\u{9b}31m\u{202e}evil\u{200b}\u{2028}\u{e0041}";
 /// Runs `marline get` against a server that sends exactly this response.
 fn get(response: Vec<u8>, args: &[&str], log: Option<&str>) -> Output {
     let home = tempfile::tempdir().unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/file", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for mut socket in listener.incoming().flatten() {
-            let response = response.clone();
-            std::thread::spawn(move || {
-                let _ = socket.read(&mut [0; 4096]);
-                let _ = socket.write_all(&response);
-                let _ = socket.shutdown(std::net::Shutdown::Write);
-                let _ = socket.read_to_end(&mut Vec::new());
-            });
-        }
-    });
-    let mut command = Command::new(env!("CARGO_BIN_EXE_marline"));
-    command.env_clear().env("HOME", home.path()).current_dir(home.path()).stdin(Stdio::null());
+    let server = Server::start(move |_| Response::garbage(&response));
+    let url = server.url("/file");
+    let mut command = marline(home.path(), &["get", "--retry", "1", "--max-time", "5s"]);
     if let Some(log) = log {
         command.env("MARLINE_LOG", log);
     }
-    command.args(["get", "--retry", "1", "--max-time", "5s"]).args(args).arg(url).output().unwrap()
+    command.args(args).arg(url).output().unwrap()
 }
 
 fn assert_clean(output: &Output, description: &str) {

@@ -1,12 +1,12 @@
 //! Energy in joules, and energy per bit.
 
 use core::fmt;
-use core::iter::Sum;
-use core::ops::{Add, AddAssign, Mul, Sub};
+use core::ops::Mul;
 use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::arithmetic::saturating_unit;
 use super::parse::{ParseUnitError, parse_with_unit};
 use super::{DataSize, Ratio};
 
@@ -53,31 +53,7 @@ impl Energy {
     }
 }
 
-impl Add for Energy {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-}
-
-impl AddAssign for Energy {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
-}
-
-impl Sub for Energy {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-}
-
-impl Sum for Energy {
-    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
-        parts.fold(Self::ZERO, Add::add)
-    }
-}
+saturating_unit!(Energy);
 
 impl FromStr for Energy {
     type Err = ParseUnitError;
@@ -86,12 +62,6 @@ impl FromStr for Energy {
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
         let units = [("nJ", 1), ("uJ", 1000), ("mJ", 1_000_000), ("J", 1_000_000_000), ("kJ", 1_000_000_000_000)];
         parse_with_unit(s, "an energy such as 15.12J or 300mJ", &units).map(Self)
-    }
-}
-
-impl fmt::Debug for Energy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
@@ -127,19 +97,7 @@ impl EnergyPerBit {
     }
 }
 
-impl Add for EnergyPerBit {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-}
-
-impl Sub for EnergyPerBit {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-}
+saturating_unit!(EnergyPerBit);
 
 impl Mul<DataSize> for EnergyPerBit {
     type Output = Energy;
@@ -158,12 +116,6 @@ impl FromStr for EnergyPerBit {
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
         let units = [("pJ/bit", 1), ("nJ/bit", 1000), ("uJ/bit", 1_000_000)];
         parse_with_unit(s, "an energy per bit such as 16.72nJ/bit (1 nJ/bit is 1 mW per Mbit/s)", &units).map(Self)
-    }
-}
-
-impl fmt::Debug for EnergyPerBit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

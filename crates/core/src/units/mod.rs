@@ -13,6 +13,7 @@
 //! A general crate of physical units was rejected: it knows meters and candelas, but not that a link's rate is in
 //! bits while a file's size is in bytes.
 
+mod arithmetic;
 mod conversions;
 mod energy;
 mod instant;

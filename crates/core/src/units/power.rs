@@ -1,12 +1,11 @@
 //! Electric power in watts.
 
 use core::fmt;
-use core::iter::Sum;
-use core::ops::{Add, AddAssign, Mul, Sub};
 use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::arithmetic::{saturating_multiple, saturating_unit};
 use super::parse::{ParseUnitError, parse_with_unit};
 
 /// A power in microwatts. Arithmetic saturates.
@@ -46,38 +45,8 @@ impl Power {
     }
 }
 
-impl Add for Power {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-}
-
-impl AddAssign for Power {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
-}
-
-impl Sub for Power {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-}
-
-impl Mul<u64> for Power {
-    type Output = Self;
-    fn mul(self, by: u64) -> Self {
-        Self(self.0.saturating_mul(by))
-    }
-}
-
-impl Sum for Power {
-    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
-        parts.fold(Self::ZERO, Add::add)
-    }
-}
+saturating_unit!(Power);
+saturating_multiple!(Power);
 
 impl FromStr for Power {
     type Err = ParseUnitError;
@@ -86,12 +55,6 @@ impl FromStr for Power {
     fn from_str(s: &str) -> Result<Self, ParseUnitError> {
         parse_with_unit(s, "a power such as 1350mW or 2.02W", &[("uW", 1), ("mW", 1000), ("W", 1_000_000)])
             .map(Self)
-    }
-}
-
-impl fmt::Debug for Power {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

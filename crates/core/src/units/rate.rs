@@ -1,12 +1,11 @@
 //! Data rate in bits per second.
 
 use core::fmt;
-use core::iter::Sum;
-use core::ops::{Add, Div, Mul, Sub};
 use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::arithmetic::{saturating_fraction, saturating_multiple, saturating_unit};
 use super::parse::{ParseUnitError, parse_with_unit};
 use super::ratio::Ratio;
 
@@ -53,40 +52,9 @@ impl Bitrate {
     }
 }
 
-impl Add for Bitrate {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-}
-
-impl Sub for Bitrate {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-}
-
-impl Mul<u64> for Bitrate {
-    type Output = Self;
-    fn mul(self, by: u64) -> Self {
-        Self(self.0.saturating_mul(by))
-    }
-}
-
-impl Div<u64> for Bitrate {
-    type Output = Self;
-    /// Rounds down; dividing by zero gives the maximum.
-    fn div(self, by: u64) -> Self {
-        Self(self.0.checked_div(by).unwrap_or(u64::MAX))
-    }
-}
-
-impl Sum for Bitrate {
-    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
-        parts.fold(Self::ZERO, Add::add)
-    }
-}
+saturating_unit!(Bitrate);
+saturating_multiple!(Bitrate);
+saturating_fraction!(Bitrate);
 
 impl FromStr for Bitrate {
     type Err = ParseUnitError;
@@ -99,12 +67,6 @@ impl FromStr for Bitrate {
             &[("bit/s", 1), ("kbit/s", 1000), ("Mbit/s", 1_000_000), ("Gbit/s", 1_000_000_000)],
         )
         .map(Self)
-    }
-}
-
-impl fmt::Debug for Bitrate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

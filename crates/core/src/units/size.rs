@@ -1,12 +1,11 @@
 //! Number of bytes.
 
 use core::fmt;
-use core::iter::Sum;
-use core::ops::{Add, AddAssign, Div, Mul, Sub, SubAssign};
 use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::arithmetic::{saturating_fraction, saturating_multiple, saturating_unit};
 use super::parse::{ParseUnitError, parse_with_unit};
 use super::ratio::Ratio;
 
@@ -53,52 +52,9 @@ impl DataSize {
     }
 }
 
-impl Add for DataSize {
-    type Output = Self;
-    fn add(self, other: Self) -> Self {
-        Self(self.0.saturating_add(other.0))
-    }
-}
-
-impl AddAssign for DataSize {
-    fn add_assign(&mut self, other: Self) {
-        *self = *self + other;
-    }
-}
-
-impl Sub for DataSize {
-    type Output = Self;
-    fn sub(self, other: Self) -> Self {
-        Self(self.0.saturating_sub(other.0))
-    }
-}
-
-impl SubAssign for DataSize {
-    fn sub_assign(&mut self, other: Self) {
-        *self = *self - other;
-    }
-}
-
-impl Mul<u64> for DataSize {
-    type Output = Self;
-    fn mul(self, by: u64) -> Self {
-        Self(self.0.saturating_mul(by))
-    }
-}
-
-impl Div<u64> for DataSize {
-    type Output = Self;
-    /// Rounds down; dividing by zero gives the maximum.
-    fn div(self, by: u64) -> Self {
-        Self(self.0.checked_div(by).unwrap_or(u64::MAX))
-    }
-}
-
-impl Sum for DataSize {
-    fn sum<I: Iterator<Item = Self>>(parts: I) -> Self {
-        parts.fold(Self::ZERO, Add::add)
-    }
-}
+saturating_unit!(DataSize);
+saturating_multiple!(DataSize);
+saturating_fraction!(DataSize);
 
 impl FromStr for DataSize {
     type Err = ParseUnitError;
@@ -128,12 +84,6 @@ impl FromStr for DataSize {
             ],
         )
         .map(Self)
-    }
-}
-
-impl fmt::Debug for DataSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -34,6 +34,13 @@ fn new_store(path: &Path) -> Store {
     opened.store
 }
 
+/// A path for the file in a new directory.
+fn new_path() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    (dir, path)
+}
+
 fn part_path(path: &Path) -> PathBuf {
     PathBuf::from(format!("{}.part", path.display()))
 }
@@ -53,12 +60,17 @@ fn identify_file(store: &mut Store, total: usize) {
     store.on_identified(Some(DataSize::from_bytes(total as u64)), Some(&etag("a"))).unwrap();
 }
 
+/// A new store of a file with this length.
+fn identified_store(path: &Path, total: usize) -> Store {
+    let mut store = new_store(path);
+    identify_file(&mut store, total);
+    store
+}
+
 #[test]
 fn a_small_file_leaves_no_other_file() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
-    let mut store = new_store(&path);
-    identify_file(&mut store, 10);
+    let (dir, path) = new_path();
+    let mut store = identified_store(&path, 10);
     store.write(5, b"world").unwrap();
     assert_eq!(file_names(dir.path()), ["file.part"]);
     store.write(0, b"hello").unwrap();
@@ -83,11 +95,9 @@ fn empty_files_and_files_of_unknown_length_are_stored() {
 
 #[test]
 fn an_older_file_stays_until_the_new_one_is_complete() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (_dir, path) = new_path();
     std::fs::write(&path, "old").unwrap();
-    let mut store = new_store(&path);
-    identify_file(&mut store, 6);
+    let mut store = identified_store(&path, 6);
     store.write(0, b"new").unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), b"old");
     store.write(3, b"est").unwrap();
@@ -97,11 +107,9 @@ fn an_older_file_stays_until_the_new_one_is_complete() {
 
 #[test]
 fn bytes_of_a_killed_run_are_resumed() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (dir, path) = new_path();
     let data = bytes(5_000_000);
-    let mut store = new_store(&path);
-    identify_file(&mut store, data.len());
+    let mut store = identified_store(&path, data.len());
     for at in (1_000_000..4_000_000).step_by(50_000) {
         store.write(at as u64, &data[at..at + 50_000]).unwrap();
     }
@@ -124,10 +132,8 @@ fn bytes_of_a_killed_run_are_resumed() {
 
 #[test]
 fn a_stopped_run_keeps_every_byte_even_in_its_first_second() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
-    let mut store = new_store(&path);
-    identify_file(&mut store, 1000);
+    let (_dir, path) = new_path();
+    let mut store = identified_store(&path, 1000);
     store.write(10, &[1; 90]).unwrap();
     assert!(store.suspend().unwrap());
     let resume = Store::open(&path, &urls()).unwrap().resume.unwrap();
@@ -144,10 +150,8 @@ fn a_run_without_bytes_leaves_no_file() {
 
 #[test]
 fn the_journal_is_created_after_a_second_and_then_synced() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
-    let mut store = new_store(&path);
-    identify_file(&mut store, 1000);
+    let (_dir, path) = new_path();
+    let mut store = identified_store(&path, 1000);
     store.write(0, &[1; 90]).unwrap();
     for millis in [0, 900] {
         store.tick(Instant::from_millis(millis)).unwrap();
@@ -169,8 +173,7 @@ fn the_journal_is_created_after_a_second_and_then_synced() {
 
 #[test]
 fn a_file_that_cannot_be_resumed_has_no_journal() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (dir, path) = new_path();
     let mut store = new_store(&path);
     store.on_identified(Some(DataSize::from_mib(4)), None).unwrap();
     store.write(0, &bytes(3 << 20)).unwrap();
@@ -195,10 +198,8 @@ fn an_unusable_journal_restarts_from_zero_with_one_message() {
         ("http://example.net/another", |_| {}, "another URL"),
     ];
     for (url, harm, line) in harms {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("file");
-        let mut store = new_store(&path);
-        identify_file(&mut store, 1000);
+        let (dir, path) = new_path();
+        let mut store = identified_store(&path, 1000);
         store.write(10, &[1; 90]).unwrap();
         store.suspend().unwrap();
         harm(&path);
@@ -213,10 +214,8 @@ fn an_unusable_journal_restarts_from_zero_with_one_message() {
 
 #[test]
 fn a_mirror_resumes_a_download_of_the_first_url() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
-    let mut store = new_store(&path);
-    identify_file(&mut store, 1000);
+    let (_dir, path) = new_path();
+    let mut store = identified_store(&path, 1000);
     store.write(10, &[1; 90]).unwrap();
     store.suspend().unwrap();
     let mirrors: Vec<Url> = ["http://mirror.example/x", URL].iter().map(|url| url.parse().unwrap()).collect();
@@ -225,10 +224,8 @@ fn a_mirror_resumes_a_download_of_the_first_url() {
 
 #[test]
 fn a_changed_file_starts_from_zero() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
-    let mut store = new_store(&path);
-    identify_file(&mut store, 3 << 20);
+    let (dir, path) = new_path();
+    let mut store = identified_store(&path, 3 << 20);
     store.write(0, &bytes(2 << 20)).unwrap();
     store.restart().unwrap();
     assert_eq!(file_names(dir.path()), ["file.part"]);
@@ -240,10 +237,8 @@ fn a_changed_file_starts_from_zero() {
 
 #[test]
 fn a_file_with_a_hole_is_never_finished() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
-    let mut store = new_store(&path);
-    identify_file(&mut store, 10);
+    let (_dir, path) = new_path();
+    let mut store = identified_store(&path, 10);
     store.write(0, b"abc").unwrap();
     store.write(5, b"fghij").unwrap();
     let error = store.finish().unwrap_err();
@@ -253,8 +248,7 @@ fn a_file_with_a_hole_is_never_finished() {
 
 #[test]
 fn a_second_run_on_the_same_file_fails() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (_dir, path) = new_path();
     let store = new_store(&path);
     let error = Store::open(&path, &urls()).unwrap_err();
     assert!(matches!(error, StoreError::Locked { .. }));
@@ -266,8 +260,7 @@ fn a_second_run_on_the_same_file_fails() {
 /// As if a program that is being started held the lock, between its fork and its exec.
 #[test]
 fn a_lock_that_briefly_outlives_its_owner_is_waited_for() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (_dir, path) = new_path();
     drop(new_store(&path));
     let locked_file = std::fs::File::open(part_path(&path)).unwrap();
     rustix::fs::flock(&locked_file, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -283,8 +276,7 @@ fn a_lock_that_briefly_outlives_its_owner_is_waited_for() {
 #[test]
 fn a_file_with_a_wrong_checksum_is_not_published() {
     let right = "sha256=ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (dir, path) = new_path();
     for (content, good) in [(b"abd", false), (b"abc", true)] {
         let mut store = Store::open(&path, &urls()).unwrap().store;
         store.expect_checksum(right.parse().unwrap());
@@ -347,8 +339,7 @@ fn a_name_from_the_user_may_have_the_maximum_length() {
         ["x".repeat(MAX_NAME_LEN), "x".repeat(MAX_NAME_LEN + 1), "é".repeat(127), format!("{}y", "x".repeat(254))]
     {
         let path = dir.path().join(&name);
-        let mut store = new_store(&path);
-        identify_file(&mut store, 3);
+        let mut store = identified_store(&path, 3);
         store.write(0, b"new").unwrap();
         assert!(file_names(dir.path()).iter().all(|name| name.len() <= 255));
         assert!(Store::open(&path, &urls()).is_err(), "another run has locked it");
@@ -413,8 +404,7 @@ fn inside_a_full_disk() {
     std::fs::remove_file("/mnt/file.part").unwrap();
     // Another program uses the space that was free at the start.
     let data = bytes(3 << 20);
-    let mut store = new_store(&path);
-    identify_file(&mut store, data.len());
+    let mut store = identified_store(&path, data.len());
     let mut other = std::fs::File::create("/mnt/other").unwrap();
     other.write_all(&[1; 2 << 20]).unwrap();
     let full = (0..data.len()).step_by(65536).find_map(|at| store.write(at as u64, &data[at..at + 65536]).err());
@@ -458,8 +448,7 @@ fn without_extended_attributes_the_journal_proves_ownership() {
 #[ignore = "run by without_extended_attributes_the_journal_proves_ownership, on a file system without extended attributes"]
 fn inside_a_file_system_without_extended_attributes() {
     let Some(path) = namespace_file() else { return };
-    let mut store = new_store(&path);
-    identify_file(&mut store, 1000);
+    let mut store = identified_store(&path, 1000);
     store.write(0, &[1; 90]).unwrap();
     assert!(store.suspend().unwrap());
     let opened = Store::open(&path, &urls()).unwrap();
@@ -492,8 +481,7 @@ const KILL_SIZE: usize = 12 << 20;
 
 #[test]
 fn fifty_kills_at_any_moment_cost_less_than_four_mebibytes_each_and_no_wrong_byte() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (_dir, path) = new_path();
     let (me, data) = (std::env::current_exe().unwrap(), bytes(KILL_SIZE));
     let seed = std::process::id();
     let rng = super::fake_fs::TestRng::new(seed.into());
@@ -552,8 +540,7 @@ fn inside_a_run_that_is_killed() {
 
 #[test]
 fn a_foreign_file_under_the_unfinished_name_is_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (_dir, path) = new_path();
     std::fs::write(part_path(&path), "precious").unwrap();
     let error = Store::open(&path, &urls()).unwrap_err();
     assert!(matches!(error, StoreError::ForeignFile { .. }), "{error:?}");
@@ -582,8 +569,7 @@ fn nothing_is_written_through_a_symbolic_link_beside_the_file() {
 
 #[test]
 fn a_pipe_under_the_unfinished_name_is_left_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (_dir, path) = new_path();
     rustix::fs::mknodat(rustix::fs::CWD, part_path(&path), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
     let error = Store::open(&path, &urls()).unwrap_err();
     assert!(error.to_string().contains("not a regular file"), "{error}");
@@ -591,10 +577,8 @@ fn a_pipe_under_the_unfinished_name_is_left_alone() {
 
 #[test]
 fn the_file_of_a_run_killed_in_its_first_second_is_recognized() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
-    let mut store = new_store(&path);
-    identify_file(&mut store, 1000);
+    let (dir, path) = new_path();
+    let mut store = identified_store(&path, 1000);
     store.write(0, &[1; 90]).unwrap();
     drop(store);
     assert_eq!(file_names(dir.path()), ["file.part"]);
@@ -611,8 +595,7 @@ fn the_file_of_a_run_killed_in_its_first_second_is_recognized() {
 
 #[test]
 fn a_checksum_is_verified_in_steps_and_can_be_suspended() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("file");
+    let (_dir, path) = new_path();
     let mut store = new_store(&path);
     store.expect_checksum(format!("sha256={}", "0".repeat(64)).parse().unwrap());
     identify_file(&mut store, 2 << 20);

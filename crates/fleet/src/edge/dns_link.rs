@@ -117,9 +117,8 @@ fn best_link<'a>(links: impl Iterator<Item = &'a LinkState>) -> Option<&'a LinkS
 
 #[cfg(test)]
 mod tests {
-    use marline_core::link::LinkKind;
     use marline_core::units::Bitrate;
-    use marline_net::links::{DefaultRoute, Usability};
+    use marline_net::testing::{default_route, test_interface};
 
     use super::*;
 
@@ -180,22 +179,8 @@ mod tests {
 
     /// An interface with default routes of IPv4, of IPv6 or of both.
     fn interface(name: &str, index: u32, families: [bool; 2]) -> Interface {
-        let [v4, v6] =
-            families.map(|has_route| has_route.then_some(DefaultRoute { metric: 100, table: 254, gateway: None }));
-        Interface {
-            name: name.into(),
-            index,
-            kind: LinkKind::Ethernet,
-            addresses: Vec::new(),
-            transient_addresses: Vec::new(),
-            subnets: Vec::new(),
-            route_v4: v4,
-            route_v6: v6,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
-            usability: Usability::Usable,
-        }
+        let [route_v4, route_v6] = families.map(|has_route| has_route.then(|| default_route(100)));
+        Interface { route_v4, route_v6, ..test_interface(name, index) }
     }
 
     #[test]

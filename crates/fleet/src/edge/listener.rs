@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{Edge, dns_watch, flow, lan_routing, private_networks, target_acl, udp_watch};
+use crate::listen_error::ListenError;
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, close, parse};
 
 /// chosen: clients run on this host or on its LAN.
@@ -40,16 +41,6 @@ const MAX_DISCARDED: usize = 256 * 1024;
 
 /// How many refused clients get a reply at once; the others are reset.
 pub(super) const MAX_REFUSALS: usize = 256;
-
-/// A listener could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("listen on {address}: {error}")]
-pub struct ListenError {
-    /// The address to listen on.
-    pub address: SocketAddr,
-    /// The error of the kernel.
-    pub error: io::Error,
-}
 
 /// The open listeners of an edge.
 #[derive(Debug)]

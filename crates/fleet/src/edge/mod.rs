@@ -60,11 +60,12 @@ use marline_net::admission::ConnAdmission;
 use marline_net::links::{InterfaceList, RetryingMonitor};
 use tokio::sync::{Semaphore, oneshot, watch};
 
+pub use crate::listen_error::ListenError;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use connect_request::parse_response;
 pub use dns_link::{DnsLinkOverride, DnsLinkReason, DnsLinkState};
 pub use link_rates::LinkState;
-pub use listener::{ClientListener, ListenError, serve_lan};
+pub use listener::{ClientListener, serve_lan};
 pub use live_match::LiveMatch;
 pub use local_domain::LocalDomain;
 pub use portal::PortalProbe;

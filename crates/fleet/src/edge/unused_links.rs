@@ -83,25 +83,17 @@ fn unused_links(
 mod tests {
     use std::net::IpAddr;
 
-    use marline_core::link::LinkKind;
-    use marline_net::links::{DefaultRoute, UnusedReason};
+    use marline_net::links::UnusedReason;
+    use marline_net::testing::{default_route, test_interface};
 
     use super::*;
 
     fn interface(name: &str, index: u32, metric: Option<u32>, verdict: Usability) -> Interface {
         Interface {
-            name: name.into(),
-            index,
-            kind: LinkKind::Ethernet,
             addresses: vec![IpAddr::from([10, 0, 0, index as u8])],
-            transient_addresses: Vec::new(),
-            subnets: Vec::new(),
-            route_v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
-            route_v6: None,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
+            route_v4: metric.map(default_route),
             usability: verdict,
+            ..test_interface(name, index)
         }
     }
 

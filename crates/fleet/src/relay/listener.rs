@@ -19,22 +19,13 @@ use tokio::net::TcpListener;
 
 use super::rcvbuf_budget::LARGE_RCVBUF;
 use super::{Relay, conn, edge_conn};
+use crate::listen_error::ListenError;
 use crate::tls_listener::Handshakes;
 
 /// chosen: three RTTs over a satellite, and two retransmissions.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// chosen: the connections that arrive within one RTT when 2,000 edges reconnect at once.
 const BACKLOG: i32 = 4096;
-
-/// An address at which the relay cannot listen.
-#[derive(Debug, thiserror::Error)]
-#[error("listen on {address}: {error}")]
-pub struct ListenError {
-    /// The address.
-    pub address: SocketAddr,
-    /// The system's error.
-    pub error: io::Error,
-}
 
 /// The listening sockets of a relay.
 #[derive(Debug)]

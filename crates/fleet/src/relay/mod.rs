@@ -29,8 +29,9 @@ use std::sync::Arc;
 
 use tokio::sync::{Semaphore, watch};
 
+pub use crate::listen_error::ListenError;
 pub use crate::server_trust::{ServerTrust, TrustError, TrustStore};
-pub use listener::{ListenError, Listeners};
+pub use listener::Listeners;
 pub use origin_rates::OriginRate;
 pub use registry::{ConnectedEdge, Limits};
 

@@ -33,6 +33,25 @@ pub struct LinkReport {
     pub mp_prio_requests: Vec<MpPrioRequest>,
 }
 
+#[cfg(test)]
+impl LinkReport {
+    /// A report without any packet.
+    pub(crate) fn without_packets(name: &str, kind: LinkKind) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            downlink: DirectionStats::default(),
+            uplink: DirectionStats::default(),
+            down_timeline: Vec::new(),
+            up_timeline: Vec::new(),
+            down_span: None,
+            dropped_before_emulator: 0,
+            traffic_samples: Vec::new(),
+            mp_prio_requests: Vec::new(),
+        }
+    }
+}
+
 /// IP packets that passed the client's end of a link within one millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TrafficSample {

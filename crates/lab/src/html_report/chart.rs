@@ -1,4 +1,8 @@
 //! Charts of throughput over time: one color per link, one line per run.
+//!
+//! No chart library is used. `plotters` writes a fixed color and size into each SVG element, while the style sheet of the page
+//! chooses colors for light and dark screens, and `charming` needs scripts; `poloto` uses style sheets, but colors each line
+//! differently and has no labeled marks, so the runs of a link would not look alike.
 
 use std::fmt::Write;
 

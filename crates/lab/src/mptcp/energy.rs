@@ -88,18 +88,7 @@ mod tests {
     use crate::{Lateness, LinkReport};
 
     fn link(name: &str, kind: LinkKind, samples: Vec<TrafficSample>) -> LinkReport {
-        LinkReport {
-            name: name.into(),
-            kind,
-            downlink: Default::default(),
-            uplink: Default::default(),
-            down_timeline: Vec::new(),
-            up_timeline: Vec::new(),
-            down_span: None,
-            dropped_before_emulator: 0,
-            traffic_samples: samples,
-            mp_prio_requests: Vec::new(),
-        }
+        LinkReport { traffic_samples: samples, ..LinkReport::without_packets(name, kind) }
     }
 
     #[test]

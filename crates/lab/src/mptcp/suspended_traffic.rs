@@ -68,16 +68,9 @@ mod tests {
         let request =
             |seconds, backup| MpPrioRequest { at: Duration::from_secs(seconds), backup, is_dropped: false };
         let mut lte = LinkReport {
-            name: "lte".into(),
-            kind: LinkKind::Lte,
-            downlink: Default::default(),
-            uplink: Default::default(),
-            down_timeline: Vec::new(),
-            up_timeline: Vec::new(),
-            down_span: None,
-            dropped_before_emulator: 0,
             traffic_samples: vec![sample(10_100, 1500, 1448), sample(10_300, 1500, 1448), sample(30_000, 60, 0)],
             mp_prio_requests: vec![request(5, true), request(7, false), request(10, true), request(11, true)],
+            ..LinkReport::without_packets("lte", LinkKind::Lte)
         };
         let suspended = |lte: &LinkReport, end| {
             let links = vec![lte.clone()];

@@ -18,6 +18,7 @@ mod emptcp;
 mod greenbag;
 mod measurement;
 mod paper;
+mod parallel;
 mod result_set;
 mod store;
 mod superaggregation;

@@ -14,7 +14,8 @@ use super::message::tests::response;
 use super::resolver::Resolver;
 use super::system_paths::SystemPaths;
 use super::{Resolution, ResolutionSource, ResolveError};
-use crate::links::{DefaultRoute, Interface, Subnet, Usability};
+use crate::links::{Interface, Subnet};
+use crate::testing::{default_route, test_interface};
 
 /// A usable interface with these addresses and prefix lengths, and default routes for their families.
 pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface {
@@ -26,22 +27,14 @@ pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface
         })
         .collect();
     let addresses: Vec<IpAddr> = networks.iter().map(|network| network.address).collect();
-    let route = |is_family: fn(&IpAddr) -> bool| {
-        addresses.iter().any(is_family).then_some(DefaultRoute { metric: 0, table: 254, gateway: None })
-    };
+    let route = |is_family: fn(&IpAddr) -> bool| addresses.iter().any(is_family).then_some(default_route(0));
     Interface {
-        name: name.into(),
-        index,
         kind: LinkKind::Other,
         route_v4: route(IpAddr::is_ipv4),
         route_v6: route(IpAddr::is_ipv6),
         addresses,
-        transient_addresses: Vec::new(),
         subnets: networks,
-        metered: None,
-        mtu: 1500,
-        emulated: false,
-        usability: Usability::Usable,
+        ..test_interface(name, index)
     }
 }
 

@@ -234,6 +234,7 @@ impl fmt::Display for UnusedReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::test_interface;
 
     fn network(text: &str, prefix: u8) -> Subnet {
         Subnet { address: text.parse().unwrap(), prefix_len: prefix }
@@ -258,18 +259,12 @@ mod tests {
     #[test]
     fn the_reason_of_an_unused_interface_is_in_text_and_json() {
         let interface = Interface {
-            name: "docker0".into(),
-            index: 7,
             kind: LinkKind::Other,
             addresses: vec!["172.17.0.1".parse().unwrap()],
-            transient_addresses: Vec::new(),
             subnets: vec![network("172.17.0.1", 16)],
-            route_v4: None,
-            route_v6: None,
             metered: Some(MeteredStatus { metered: true, source: MeteredSource::NetworkManagerGuess }),
-            mtu: 1500,
-            emulated: false,
             usability: Usability::Unused(UnusedReason::Bridge),
+            ..test_interface("docker0", 7)
         };
         assert_eq!(
             serde_json::to_string(&interface).unwrap(),

@@ -211,23 +211,17 @@ mod tests {
     use marline_core::units::{Bitrate, DataSize};
 
     use super::*;
-    use crate::links::{DefaultRoute, MeteredSource, MeteredStatus};
+    use crate::links::{MeteredSource, MeteredStatus};
+    use crate::testing::{default_route, test_interface};
 
     /// An interface with an address, and with a default route if `metric` is given.
     fn interface(index: u32, name: &str, kind: LinkKind, metric: Option<u32>, usability: Usability) -> Interface {
         Interface {
-            name: name.into(),
-            index,
             kind,
             addresses: vec!["192.0.2.1".parse().unwrap()],
-            transient_addresses: Vec::new(),
-            subnets: Vec::new(),
-            route_v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
-            route_v6: None,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
+            route_v4: metric.map(default_route),
             usability,
+            ..test_interface(name, index)
         }
     }
 

@@ -1,4 +1,5 @@
-//! Helpers for the tests of several crates: private network namespaces, and a D-Bus service that a test implements.
+//! Helpers for the tests of several crates: private network namespaces, interfaces as a survey lists them, and a D-Bus service that a
+//! test implements.
 //!
 //! Compiled for the tests of this crate, and with the feature `testing` for those of others. Not part of the public
 //! interface of this crate.
@@ -9,7 +10,10 @@ pub(crate) mod bus;
 use std::io;
 use std::process::Command;
 
+use marline_core::link::LinkKind;
 use marline_sys::namespace::{NetNs, is_privileged, mount_sysfs, unshare_mounts};
+
+use crate::links::{DefaultRoute, Interface, Usability};
 
 pub use bus::DbusDaemon;
 
@@ -44,4 +48,27 @@ pub fn cable(name: &str, address: &str) {
     ip(&format!("link set {name}x up"));
     ip(&format!("link set {name} up"));
     ip(&format!("address add {address} dev {name} nodad"));
+}
+
+/// A usable Ethernet interface without addresses and routes. Tests set the fields that they are about.
+pub fn test_interface(name: &str, index: u32) -> Interface {
+    Interface {
+        name: name.to_owned(),
+        index,
+        kind: LinkKind::Ethernet,
+        addresses: Vec::new(),
+        transient_addresses: Vec::new(),
+        subnets: Vec::new(),
+        route_v4: None,
+        route_v6: None,
+        metered: None,
+        mtu: 1500,
+        emulated: false,
+        usability: Usability::Usable,
+    }
+}
+
+/// A default route of the main table without a gateway.
+pub fn default_route(metric: u32) -> DefaultRoute {
+    DefaultRoute { metric, table: 254, gateway: None }
 }

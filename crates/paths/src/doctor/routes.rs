@@ -237,7 +237,7 @@ mod tests {
     use std::net::IpAddr;
 
     use marline_core::link::LinkKind;
-    use marline_net::links::DefaultRoute;
+    use marline_net::testing::{default_route, test_interface};
 
     use super::*;
     use crate::doctor::checks::tests::healthy_facts;
@@ -259,18 +259,12 @@ mod tests {
     fn interface(name: &str, address: &str, verdict: Usability) -> Interface {
         let address: IpAddr = address.parse().unwrap();
         Interface {
-            name: name.into(),
-            index: 3,
             kind: LinkKind::Wifi,
             addresses: vec![address],
-            transient_addresses: Vec::new(),
             subnets: vec![Subnet { address, prefix_len: 24 }],
-            route_v4: Some(DefaultRoute { metric: 1, table: 254, gateway: None }),
-            route_v6: None,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
+            route_v4: Some(default_route(1)),
             usability: verdict,
+            ..test_interface(name, 3)
         }
     }
 

@@ -312,6 +312,7 @@ fn is_unique_local(address: IpAddr) -> bool {
 #[cfg(test)]
 mod tests {
     use marline_net::links::Subnet;
+    use marline_net::testing::{default_route, test_interface};
 
     use super::*;
 
@@ -319,18 +320,11 @@ mod tests {
         let addresses: Vec<IpAddr> = addresses.iter().map(|a| a.parse().unwrap()).collect();
         let networks = addresses.iter().map(|address| Subnet { address: *address, prefix_len: 24 }).collect();
         Interface {
-            name: "wlan0".into(),
-            index,
             kind: LinkKind::Wifi,
             addresses,
-            transient_addresses: Vec::new(),
             subnets: networks,
-            route_v4: None,
-            route_v6: None,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
             usability: verdict,
+            ..test_interface("wlan0", index)
         }
     }
 
@@ -353,7 +347,7 @@ mod tests {
         let mut links = wifi_links();
         let address = IpAddr::from([10, 0, 0, 2]);
         let without = || interface(3, &["10.0.0.2"], Usability::Unused(UnusedReason::NoDefaultRoute));
-        let route = Some(DefaultRoute { metric: 100, table: 254, gateway: None });
+        let route = Some(default_route(100));
         let is_awaiting = |links: &LinkInterfaces| links.get(LinkId(0)).unwrap().is_awaiting_route(address);
         links.apply_survey(&survey(without()));
         assert!(!is_awaiting(&links));

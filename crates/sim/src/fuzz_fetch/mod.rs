@@ -21,6 +21,7 @@ mod random_player;
 pub mod reference;
 mod stream_invariants;
 mod subject;
+mod survey;
 
 use std::fmt;
 
@@ -34,6 +35,7 @@ use driver::Driver;
 use fault_plan::FaultPlan;
 use random_player::RandomPlayer;
 pub use subject::Subject;
+pub use survey::DefectSurvey;
 
 /// What a policy guarantees in addition to a correct file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

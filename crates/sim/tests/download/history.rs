@@ -5,10 +5,8 @@
 //! histories, groups the defects by kind, and names the shortest history of each kind; `HISTORY_FIRST=n` starts at
 //! another seed.
 
-use std::collections::BTreeMap;
-
 use marline_core::fetch::Policy;
-use marline_sim::fuzz_fetch::{Defect, Guarantee, fuzz_download};
+use marline_sim::fuzz_fetch::{Defect, DefectSurvey, Guarantee, fuzz_download};
 
 use crate::cases::{case_count, env_number};
 
@@ -90,7 +88,7 @@ fn known_failures_stay_fixed() {
 #[test]
 #[ignore = "the property below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test download history::survey -- --ignored --nocapture"]
 fn survey() {
-    let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
+    let mut survey = DefectSurvey::default();
     let first = env_number("HISTORY_FIRST").unwrap_or(0);
     for seed in first..first + u64::from(case_count(3000)) {
         // The Marline policy always, the thesis's policies in turn, because their histories without progress take
@@ -99,19 +97,11 @@ fn survey() {
         for defect in [Policy::Marline, other_policy].into_iter().filter_map(|policy| run_seed(seed, policy).err())
         {
             println!("{defect}");
-            let kind = format!("{} {}", defect.policy, defect.problem);
-            let kind = kind.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
-            let (count, shortest) = defect_kinds.entry(kind).or_insert_with(|| (0, defect.clone()));
-            *count += 1;
-            if defect.log.len() < shortest.log.len() {
-                *shortest = defect;
-            }
+            survey.add(defect);
         }
     }
-    for (count, shortest) in defect_kinds.values() {
-        println!("{count} times; in {} records: {shortest}", shortest.log.len());
-    }
-    assert!(defect_kinds.is_empty(), "{} kinds of defects", defect_kinds.len());
+    let kinds = survey.summary();
+    assert!(kinds.is_empty(), "{} kinds of defects:\n{}", kinds.len(), kinds.join("\n"));
 }
 
 /// Histories with a defect that is not fixed yet. A survey of 20,000 seeds finds these, and four that finish late

@@ -4,14 +4,12 @@
 //! more than usual. `cargo test -p marline-sim --test paths history::survey -- --ignored --nocapture` runs many and groups
 //! the defects.
 
-use std::collections::BTreeMap;
-
 use marline_core::energy::{BUILT_IN, Model, ModelSpec};
 use marline_core::link::{LinkId, LinkKind};
 use marline_core::paths::{Config, LinkConfig, Paths, Policy};
 use marline_core::units::{DataSize, Duration};
 use marline_sim::contract::ContractChecker;
-use marline_sim::fuzz_fetch::Defect;
+use marline_sim::fuzz_fetch::DefectSurvey;
 use marline_sim::mptcp_sim::fuzz::run_seed;
 use marline_sim::mptcp_sim::{LinkArrival, MptcpScenario, MptcpSim, download_workload};
 
@@ -99,26 +97,19 @@ fn known_failures_stay_fixed() {
 #[test]
 #[ignore = "the properties below over thousands of seeds: HISTORY_CASES=5000 cargo test -p marline-sim --test paths history::survey -- --ignored --nocapture"]
 fn survey() {
-    let mut defect_kinds: BTreeMap<String, (u32, Defect)> = BTreeMap::new();
+    let mut survey = DefectSurvey::default();
     let (first, phone) = (env_number("HISTORY_FIRST").unwrap_or(0), phone_model());
     for seed in first..first + u64::from(case_count(1000)) {
         let other_policy = POLICIES[1 + usize::try_from(seed % 3).unwrap_or(0)];
         for defect in
             [Policy::Marline, other_policy].into_iter().filter_map(|policy| run_seed(seed, policy, &phone).err())
         {
-            let kind = format!("{} {}", defect.policy, defect.problem);
-            let kind = kind.chars().filter(|c| !c.is_ascii_digit()).take(60).collect();
-            let (count, shortest) = defect_kinds.entry(kind).or_insert_with(|| (0, defect.clone()));
-            *count += 1;
-            if defect.log.len() < shortest.log.len() {
-                *shortest = defect;
-            }
+            println!("{defect}");
+            survey.add(defect);
         }
     }
-    for (count, shortest) in defect_kinds.values() {
-        println!("{count} times; in {} records: {shortest}", shortest.log.len());
-    }
-    assert!(defect_kinds.is_empty(), "{} kinds of defects", defect_kinds.len());
+    let kinds = survey.summary();
+    assert!(kinds.is_empty(), "{} kinds of defects:\n{}", kinds.len(), kinds.join("\n"));
 }
 
 /// Fixed seeds, so that a failure is due to a change and not to chance.

@@ -2,7 +2,7 @@
 //! the kernel still prefers the route over the link without carrier.
 
 use super::links::SHELL_FUNCTIONS;
-use super::run_in_network;
+use super::{LINK_FAILURES, run_in_network};
 
 #[test]
 fn flows_use_the_remaining_link_when_the_default_link_lost_its_carrier_but_kept_its_routes() {
@@ -33,7 +33,7 @@ carrier off
 timeout 8 "$MARLINE" fleet enroll --fleet https://203.0.113.1:4445 --token-file token --out . >/dev/null 2>enroll.log || cat enroll.log
 timeout 8 "$MARLINE" fleet renew --fleet https://203.0.113.1:4445 --certificate new.pem 2>&1 | grep -o "it is renewed from"
 "#;
-    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{LINK_FAILURES}{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }

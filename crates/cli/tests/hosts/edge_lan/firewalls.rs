@@ -132,3 +132,63 @@ kill -TERM $edge; wait $edge; free
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
+
+#[test]
+fn firewalls_that_block_a_lan_and_disabled_forwarding_are_reported_with_a_remedy() {
+    let script = r#"
+relay
+ip netns exec srv perl -e "$echo" & sleep 0.2
+gets_answer() { timeout 3 ip netns exec lan perl -e "$ask" 2>/dev/null | grep -q hello; }
+# Docker's drop policy exists before the edge starts; Docker's own rules accept nothing of the LAN.
+nft 'table ip filter { chain DOCKER-USER { return; }; chain FORWARD { type filter hook forward priority filter; policy drop; jump DOCKER-USER; oifname "docker0" ct state established,related accept; }; }'
+edge
+until grep -q "drops forwarded" edge.log; do sleep 0.1; kill -0 $edge; done
+grep "drops forwarded" edge.log | sed 's/`.*`/REMEDY/'
+"$MARLINE" edge status --run-dir run | grep -c "drops forwarded"
+gets_answer || echo "nothing passes"
+# Run the remedy exactly as the log line gives it.
+remedy=$(grep -o '`.*`' edge.log | grep DOCKER | head -n 1 | tr -d '`'); sh -ec "$remedy"
+until grep -q "anymore" edge.log; do sleep 0.1; kill -0 $edge; done
+gets_answer && echo "it passes"
+"$MARLINE" edge status --run-dir run | grep -c "drops forwarded" || true
+# Another kind of firewall, like firewalld's, loaded while the edge runs.
+nft 'table inet firewalld { chain filter_INPUT { type filter hook input priority filter + 10; policy accept; ct state { established, related } accept; iifname "lo" accept; iifname "lan0" tcp dport 22 accept; reject with icmpx admin-prohibited; }; }'
+until grep -q "drops TCP" edge.log; do sleep 0.1; kill -0 $edge; done
+grep "drops TCP" edge.log | sed 's/`.*`/REMEDY/'
+remedy=$(grep "drops TCP" edge.log | grep -o '`.*`' | tr -d '`'); sh -ec "$remedy"
+until [ $(grep -c "anymore" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
+lan curl -sS -m 10 http://203.0.113.5/
+# Like ufw's.
+nft 'table ip filter { chain INPUT { type filter hook input priority filter; policy drop; iifname "lo" accept; ct state established,related accept; tcp dport 22 accept; }; }'
+until [ $(grep -c "drops TCP" edge.log) = 2 ]; do sleep 0.1; kill -0 $edge; done
+grep "drops TCP" edge.log | tail -n 1 | sed 's/`.*/REMEDY/'
+nft delete table ip filter
+until [ $(grep -c "anymore" edge.log) = 3 ]; do sleep 0.1; kill -0 $edge; done
+# Another program switches forwarding off.
+sysctl -qw net.ipv4.ip_forward=0
+until grep -q "net.ipv4.ip_forward: another program set it to 0; restored to 1" edge.log; do sleep 0.1; kill -0 $edge; done
+gets_answer && echo "it passes again"
+kill -TERM $edge; wait $edge; free; sysctl -n net.ipv4.ip_forward
+# Forwarding was on before the edge started: another program may switch it off, and the edge only reports that.
+sysctl -qw net.ipv4.ip_forward=1
+edge
+sysctl -qw net.ipv4.ip_forward=0
+until grep -q "sysctl -w net.ipv4.ip_forward=1" edge.log; do sleep 0.1; kill -0 $edge; done
+"$MARLINE" edge status --run-dir run --json | grep -c "net.ipv4.ip_forward is 0"
+"#;
+    let Some(lines) = run_in_network(script) else { return };
+    let expected = [
+        "marline: chain FORWARD of table ip filter (policy drop) drops forwarded packets of lan0 (UDP, ICMP, TCP to private networks) towards the links. To allow them: REMEDY",
+        "1",
+        "nothing passes",
+        "it passes",
+        "0",
+        "marline: chain filter_INPUT of table inet firewalld (a rule) drops TCP of lan0 that is redirected to this program. To allow it: REMEDY",
+        "203.0.113.1 to 203.0.113.5",
+        "marline: chain INPUT of table ip filter (policy drop) drops TCP of lan0 that is redirected to this program. To allow it: REMEDY",
+        "it passes again",
+        "0",
+        "1",
+    ];
+    assert_eq!(lines, expected, "{lines:#?}");
+}

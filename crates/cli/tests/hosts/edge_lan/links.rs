@@ -2,10 +2,9 @@
 //! program, with a relay and without one. Further cases are enrolment and renewal over the other link, a VPN that takes the default route,
 //! and hundreds of flows at once.
 
-use super::run_in_network;
+use super::{LINK_FAILURES, run_in_network};
 
-/// Shell functions for the scripts below. `fail` makes the link of the default route fail, for forwarded packets and for packets to the
-/// relay alike; `row` prints one test case.
+/// Shell functions for the scripts below; `row` prints one test case. They need [`LINK_FAILURES`].
 pub(super) const SHELL_FUNCTIONS: &str = r#"
 command -v dnsmasq >/dev/null || { echo "skipped: needs the program dnsmasq"; exit 0; }
 mkdir -m 755 run
@@ -19,8 +18,6 @@ names() { ip netns exec far dnsmasq --keep-in-foreground --conf-file=/dev/null -
 names --listen-address=10.0.1.1 --listen-address=10.0.2.1 --address=/relay.test/203.0.113.1 --address=/fleet.test/203.0.113.1 --address=/srv.test/203.0.113.5
 # A captive portal: answers each DNS query with its own address, and each HTTP request with a redirect.
 names --listen-address=10.0.1.1 --port=5353 --address=/#/10.0.1.1
-portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
-    while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
 ip netns exec far perl -e "$portal" &
 # A server with a certificate of another authority, to which connections are redirected.
 "$MARLINE" fleet ca init --ca-dir other/ca --name other >/dev/null 2>&1
@@ -30,20 +27,6 @@ ip netns exec far "$MARLINE" relay --listen 203.0.113.1:4443 --certificate r2.pe
     --allow-port 80 --allow-port 2222 2>relay.log &
 for log in other relay; do until grep -q "listens on" $log.log; do sleep 0.05; done; done
 until [ $(ip netns exec far ss -Hlun 'sport = :53 or sport = :5353' | wc -l) -ge 3 ]; do sleep 0.05; done
-rules() { ip netns exec far nft "table inet dead { chain in { type filter hook input priority -400; $1; }
-    chain on { type filter hook forward priority -400; $1; }; chain to { type nat hook prerouting priority -100; $2; }; }"; }
-fail() {
-    case $1 in
-        silent) rules 'iifname "up0" drop' '';;
-        unreachable) rules 'iifname "up0" reject with icmpx type host-unreachable' '';;
-        reset) rules 'iifname "up0" meta l4proto tcp reject with tcp reset' '';;
-        portal) rules '' 'iifname "up0" meta nfproto ipv4 meta l4proto tcp redirect to :81; iifname "up0" udp dport 53 redirect to :5353';;
-        certificate) rules '' 'iifname "up0" meta nfproto ipv4 meta l4proto tcp redirect to :4444';;
-        mptcp) rules 'iifname "up0" tcp flags syn tcp option mptcp exists drop' '';;
-        dns) rules 'iifname "up0" meta l4proto { tcp, udp } th dport 53 drop' '';;
-    esac
-}
-works() { ip netns exec far nft delete table inet dead; }
 begin() { # OPTIONS…; sets $edge
     : >edge.log; "$MARLINE" edge --certificate e1.pem --run-dir run --lan lan0 "$@" 2>>edge.log &
     edge=$!
@@ -105,7 +88,7 @@ fn flows_are_answered(label: &str, cases: &[(&str, &str, &[&str])]) {
         .flat_map(|(when, client, methods)| methods.iter().map(move |method| (*when, *client, *method)));
     let script: String =
         rows.clone().map(|(when, client, method)| format!("{label} {when} {client} {method}\n")).collect();
-    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{LINK_FAILURES}{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }
@@ -177,7 +160,7 @@ for how in silent unreachable reset portal certificate; do
 done
 ls new-*.pem | wc -l
 "#;
-    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{LINK_FAILURES}{SHELL_FUNCTIONS}{script}")) else { return };
     let mut expected = vec!["it is renewed from"; 5];
     expected.push("5");
     assert_eq!(lines, expected);
@@ -225,7 +208,7 @@ until ip route show default | grep -q tun0; do sleep 0.02; done
 sleep 1
 programs | cut -d' ' -f1
 "#;
-    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{LINK_FAILURES}{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }
@@ -254,7 +237,7 @@ for n in 400 401; do perl -e "$crowd" $n; done
 perl -e "$crowd" 600
 "$MARLINE" edge status --run-dir run | head -n 1 | grep -o "[0-9]* direct"
 "#;
-    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{LINK_FAILURES}{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }

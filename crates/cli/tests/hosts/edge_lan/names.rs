@@ -1,6 +1,6 @@
 //! DNS of a LAN whose name server runs on the edge's host: the edge leads its queries to another link while the default one fails.
 
-use super::run_in_network;
+use super::{LINK_FAILURES, run_in_network};
 
 /// Shell functions for the scripts below. `box_names UPSTREAM…` starts dnsmasq on the edge's host with the sample configuration for a
 /// hotspot; `UPSTREAM` are the name servers on the Internet.
@@ -13,8 +13,6 @@ ip -n srv address add 203.0.113.53/24 dev eth0
 ip netns exec srv bash -c "$(declare -f serves); serves --listen-address=203.0.113.53 --address=/test/203.0.113.5 --address=/ipv4only.arpa/192.0.0.170; wait" &
 # A captive portal: answers each DNS query with its own address, and each HTTP request with a redirect.
 ip netns exec far bash -c "$(declare -f serves); serves --listen-address=10.0.1.1 --port=5353 --address=/#/10.0.1.1; wait" &
-portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
-    while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
 ip netns exec far perl -e "$portal" &
 box_names() { # UPSTREAM…
     rm -f upstream; for server in "$@"; do echo "nameserver $server" >>upstream; done
@@ -35,17 +33,6 @@ number=0
 by_name() { number=$((number + 1)); lan env real="$real" bash -c "$(declare -f page); page n$number"; }
 # The same with one retry: an answer may be late on a busy machine.
 page_by_name() { by_name >result; grep -qx "200 203.0.113.5" result || by_name >result; cat result; }
-rules() { ip netns exec far nft "table inet dead { chain in { type filter hook input priority -400; $1; }
-    chain on { type filter hook forward priority -400; $1; }; chain to { type nat hook prerouting priority -100; $2; }; }"; }
-fail() {
-    case $1 in
-        silent) rules 'iifname "up0" drop' '';;
-        unreachable) rules 'iifname "up0" reject with icmpx type host-unreachable' '';;
-        names) rules 'iifname "up0" meta l4proto { tcp, udp } th dport 53 drop' '';;
-        portal) rules '' 'iifname "up0" meta nfproto ipv4 meta l4proto tcp redirect to :81; iifname "up0" udp dport 53 redirect to :5353';;
-    esac
-}
-works() { ip netns exec far nft delete table inet dead; }
 led_elsewhere() { ip rule | grep -c "lookup 28004" || true; }
 # Waits up to 20 s until queries follow the host's own routes again; prints the number of remaining rules.
 led_as_usual() {
@@ -67,7 +54,7 @@ fn sample() -> String {
 }
 
 fn lines_of(script: &str) -> Option<Vec<String>> {
-    let lines = run_in_network(&format!("{}{SHELL_FUNCTIONS}{script}", sample()))?;
+    let lines = run_in_network(&format!("{}{LINK_FAILURES}{SHELL_FUNCTIONS}{script}", sample()))?;
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         eprintln!("{}", lines[0]);
         return None;
@@ -85,12 +72,12 @@ box_names 203.0.113.53
 edge
 # The name servers of both links, as DHCP clients record them.
 mkdir -p /run/resolvconf/interface; for n in 0 1; do echo "nameserver 203.0.113.53" >/run/resolvconf/interface/up$n.dhcp; done
-for how in silent unreachable portal names; do
+for how in silent unreachable portal dns; do
     page_by_name
     led_as_usual
     fail $how
     # Periodic probes, seconds apart, find a portal; a probe that started before the portal may have to be repeated.
-    case $how in portal|names) soon 16000;; *) soon 10000;; esac
+    case $how in portal|dns) soon 16000;; *) soon 10000;; esac
     page_by_name
     works
     led_as_usual

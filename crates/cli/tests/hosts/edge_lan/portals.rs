@@ -2,7 +2,7 @@
 //! portal probe to detect them. Also what looks like a portal and is none: a relay with a wrong certificate, a network after the login.
 
 use super::links::SHELL_FUNCTIONS;
-use super::run_in_network;
+use super::{LINK_FAILURES, run_in_network};
 
 const SHELL_FUNCTIONS_OF_PORTALS: &str = r#"
 # A web server that answers each request with 204 and logs its path.
@@ -25,7 +25,7 @@ page() { curl -s -m 5 -x socks5h://127.0.0.1:1088 http://203.0.113.5/ || true; }
 "#;
 
 fn lines_of(script: &str) -> Option<Vec<String>> {
-    let lines = run_in_network(&format!("{SHELL_FUNCTIONS}{SHELL_FUNCTIONS_OF_PORTALS}{script}"))?;
+    let lines = run_in_network(&format!("{LINK_FAILURES}{SHELL_FUNCTIONS}{SHELL_FUNCTIONS_OF_PORTALS}{script}"))?;
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         eprintln!("{}", lines[0]);
         return None;

@@ -166,3 +166,50 @@ ip rule | grep -c "fwmark 0x6d63" || true
     ];
     assert_eq!(lines, expected, "{lines:#?}");
 }
+
+#[test]
+fn tcp_to_private_networks_is_routed_like_udp() {
+    let script = r#"
+relay
+# One modem page has the address of a link's router, another has an address that only the default route covers.
+for name in far; do ip netns exec $name perl -e "$shell" & done
+ip -n far address add 192.168.100.1/32 dev lo; ip -n far address add 100.64.7.1/32 dev lo
+# An office network behind a static route of the edge's host.
+ip netns add office; ip -n office link set lo up
+ip link add off0 type veth peer name eth0 netns office
+wire - off0 10.50.0.1/24 fd50::1/64; wire office eth0 10.50.0.2/24 fd50::2/64
+ip -n office address add 172.20.0.1/32 dev lo; ip -n office route add default via 10.50.0.1
+ip -n office address add fd60::1/128 dev lo; ip -n office -6 route add default via fd50::1
+ip route add 172.20.0.0/16 via 10.50.0.2; ip -6 route add fd60::/64 via fd50::2
+ip netns exec office perl -e "$shell" &
+echo 'use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 5, LocalHost => "fd60::1", LocalPort => 2222) or die;
+    while (my $c = $l->accept) { print $c "hello, ", $c->peerhost, "\n"; close $c }' >six.pl
+ip netns exec office perl six.pl &
+greet='use IO::Socket::IP; $SIG{ALRM} = sub { print "late\n"; exit }; alarm 20;
+    my $s = IO::Socket::IP->new(PeerHost => shift, PeerPort => 2222) or do { print "refused\n"; exit }; print scalar(<$s>) // "reset\n"'
+there="10.0.1.1 10.0.2.1 192.168.100.1 100.64.7.1 172.20.0.1 fd60::1"
+sleep 0.3
+for words in "" "--no-direct" "--listen 192.168.77.1:1088 --listen 127.0.0.1:1088"; do
+    edge $words
+    for to in $there; do lan perl -e "$greet" $to; done
+    # Public destinations go to the relay as before.
+    lan curl -sS -m 20 http://203.0.113.5/
+    case "$words" in *listen*) break;; esac
+    kill -TERM $edge; wait $edge; free
+done
+ask() { curl -sS -m 8 --proxytunnel -x http://$1:1088 telnet://$2:2222 2>&1 </dev/null | tail -n 1; }
+asks() { for to in 10.0.2.1 192.168.100.1 172.20.0.1; do ask $1 $to; done; }
+echo "socks"; asks 127.0.0.1
+lan bash -ec "$(declare -f ask asks); asks 192.168.77.1"
+"#;
+    let Some(lines) = run_in_network(script) else { return };
+    let by = |address: &str| format!("hello, {address}");
+    let mut each: Vec<String> =
+        ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.1.2", "10.50.0.1", "fd50::1"].map(by).into();
+    each.push("203.0.113.1 to 203.0.113.5".to_owned());
+    let addresses_by_proxy = ["10.0.2.2", "10.0.1.2", "10.50.0.1"].map(by);
+    let mut expected = [each.clone(), each.clone(), each].concat();
+    expected.push("socks".to_owned());
+    expected.extend(addresses_by_proxy.iter().chain(&addresses_by_proxy).cloned());
+    assert_eq!(lines, expected);
+}

@@ -2,7 +2,7 @@
 //! registers itself, by an operator, and by an edge with `--fleet`.
 
 use super::links::SHELL_FUNCTIONS;
-use super::run_in_network;
+use super::{LINK_FAILURES, run_in_network};
 
 #[test]
 fn members_reach_the_service_by_its_name_over_the_working_link() {
@@ -41,7 +41,7 @@ programs | cut -d' ' -f1
 until cmp -s ca/revoked.pem silent/revoked.pem; do sleep 0.1; kill -0 $edge; done
 "$MARLINE" fleet status --fleet $url --certificate ann.pem | grep -o "^silent *r5" | tr -s ' '
 "#;
-    let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
+    let Some(lines) = run_in_network(&format!("{LINK_FAILURES}{SHELL_FUNCTIONS}{script}")) else { return };
     if lines.first().is_some_and(|line| line.starts_with("skipped")) {
         return eprintln!("{}", lines[0]);
     }

@@ -1,4 +1,4 @@
-//! UDP of a LAN leaves a link that fails otherwise than by dropping everything, while no TCP flow reveals the failure.
+//! UDP of a LAN: which link it takes, and how it leaves a link that fails while no TCP flow reveals the failure.
 
 use super::run_in_network;
 
@@ -7,8 +7,6 @@ const SHELL_FUNCTIONS: &str = r#"
 mkdir -m 755 run
 RELAY=203.0.113.1
 ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -Huln | grep -q :5000; do sleep 0.02; done
-portal='use IO::Socket::IP; my $l = IO::Socket::IP->new(Listen => 50, LocalHost => "10.0.1.1", LocalPort => 81, ReuseAddr => 1) or die;
-    while (my $c = $l->accept) { sysread $c, my $head, 4096; print $c "HTTP/1.1 302 Found\r\nLocation: http://portal.example/\r\n\r\n"; close $c }'
 ip netns exec far perl -e "$portal" &
 # Broadcasts, as from other hosts of a provider's network.
 noise='use IO::Socket::IP; my $s = IO::Socket::IP->new(Proto => "udp", PeerHost => "10.0.1.255", PeerPort => 9, Broadcast => 1) or die;
@@ -118,4 +116,128 @@ tail -n 1 talk.log
 "#;
     let Some(lines) = run_in_network(&format!("{SHELL_FUNCTIONS}{script}")) else { return };
     assert_eq!(lines, ["names 0", "relay 0", "names 0", "relay 0", "10.0.1.2"], "{lines:#?}");
+}
+
+#[test]
+fn udp_uses_the_link_with_the_highest_measured_rate_and_another_link_when_it_fails() {
+    let script = r#"
+relay --allow-port 9000
+# A forwarding host sends IPv6 neighbour solicitations from link-local addresses only.
+for device in lan0 up0 up1; do ip address add fe80::1/64 dev $device nodad; done
+for device in srv0 up0 up1; do ip -n far address add fe80::2/64 dev $device nodad; done
+mkdir -m 755 run; state >before
+tc qdisc add dev up0 root tbf rate 4mbit burst 16k latency 100ms; tc qdisc add dev up1 root tbf rate 20mbit burst 32k latency 100ms
+edge --link up0,kind=ethernet,metered=no --link up1,kind=ethernet,metered=no
+for address in 203.0.113.5 2001:db8::5; do ip netns exec srv perl -e "$echo" $address & done
+until [ $(ip netns exec srv ss -uln | grep -c :5000) = 2 ]; do sleep 0.02; done
+lan perl -e "$talk" 203.0.113.5 >addresses4 & lan perl -e "$talk" 2001:db8::5 >addresses6 &
+ip netns exec srv perl -e "$sink" & until ip netns exec srv ss -tln | grep -q :9000; do sleep 0.02; done
+# Load on both links, so that the edge measures their rates.
+lan perl -e "$upload" &
+until_seen_over() { until [ "$(tail -qn1 addresses4 addresses6 | tr '\n' ' ')" = "10.0.$1.2 fd0$1::2 " ]; do sleep 0.1; kill -0 $edge; done; }
+over() { until "$MARLINE" edge status --run-dir run | grep "UDP and other packets"; do sleep 0.1; kill -0 $edge; done; }
+until_seen_over 1; over
+until_seen_over 2; over
+# up1 drops all packets without an error, for TCP as well.
+ip netns exec far nft 'table inet dead { chain in { type filter hook prerouting priority -400; iifname "up1" drop; };
+    chain out { type filter hook postrouting priority -400; oifname "up1" drop; }; }'
+until_seen_over 1; over
+ip netns exec far nft delete table inet dead
+# The other link loses its carrier.
+until "$MARLINE" edge status --run-dir run | grep -q '^up1 *up '; do sleep 0.1; kill -0 $edge; done
+ip -n far link set up0 down
+until_seen_over 2; over
+cat addresses4 addresses6
+kill -KILL $edge; wait $edge || true
+free; ip -n far link set up0 up
+until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
+ip rule | grep -c '^2000[23]:.*iif lan0'; ip route show table 28003; ip -6 route show table 28003 | cut -d' ' -f1-5
+left="rules and routes of a LAN's gateway"
+# Twenty of these rules lead DNS queries away from up0, which is down.
+"$MARLINE" paths doctor --run-dir run | grep -o "34 $left" || true
+"$MARLINE" paths restore --run-dir run 2>&1 | grep -o "34 $left removed"
+state >after; diff before after && echo "as before"
+grep "UDP and other packets of the LAN leave" edge.log
+"#;
+    let Some(lines) = run_in_network(script) else { return };
+    let default_reason = "by the default route of the host: no link that is up has shown a rate yet";
+    let reasons =
+        [default_reason, "over up1: it has shown the highest rate", "over up0: it has shown the highest rate"];
+    let order = [reasons[0], reasons[1], reasons[2], reasons[1]];
+    let log_lines: Vec<String> =
+        order.iter().map(|reason| format!("UDP and other packets of the LAN leave {reason}")).collect();
+    let received = ["10.0.1.2", "10.0.2.2", "10.0.1.2", "10.0.2.2", "fd01::2", "fd02::2", "fd01::2", "fd02::2"];
+    let kernel = [
+        "2",
+        "default via 10.0.2.1 dev up1 proto 109 ",
+        "default via fd02::1 dev up1",
+        "34 rules and routes of a LAN's gateway",
+        "34 rules and routes of a LAN's gateway removed",
+        "as before",
+    ];
+    let log = log_lines.iter().map(|line| format!("marline: {line}"));
+    let expected: Vec<String> = log_lines
+        .iter()
+        .cloned()
+        .chain(received.map(str::to_owned))
+        .chain(kernel.map(str::to_owned))
+        .chain(log)
+        .collect();
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn udp_leaves_the_default_route_without_carrier_even_if_no_rate_is_known() {
+    let script = r#"
+mkdir -m 755 run; state >before
+edge --no-paths
+ip netns exec srv perl -e "$echo" & until ip netns exec srv ss -uln | grep -q :5000; do sleep 0.02; done
+lan perl -e "$talk" 203.0.113.5 >addresses &
+until_seen_as() { until [ "$(tail -n1 addresses)" = $1 ]; do sleep 0.1; kill -0 $edge; done; }
+until_seen_as 10.0.1.2
+# The cable is unplugged, and the route remains.
+ip -n far link set up0 down
+until_seen_as 10.0.2.2
+ip route show default | grep -c up0
+kill -TERM $edge; wait $edge && echo "ended well"
+free; ip -n far link set up0 up
+until [ -z "$(ip route show | grep linkdown)" ]; do sleep 0.01; done
+state >after; diff before after && echo "as before"
+cat addresses; grep -c "other packets of the LAN leave" edge.log
+"#;
+    let Some(lines) = run_in_network(script) else { return };
+    assert_eq!(lines, ["1", "ended well", "as before", "10.0.1.2", "10.0.2.2", "2"]);
+}
+
+#[test]
+fn udp_leaves_a_link_that_drops_everything_while_no_other_traffic_flows() {
+    let script = r#"
+# Strict reverse-path filtering, the default of many distributions: drops packets that arrive on a link other than the route to their source.
+sysctl -qw net.ipv4.conf.up0.rp_filter=1 net.ipv4.conf.up1.rp_filter=1
+RELAY=203.0.113.1
+relay
+ip netns exec srv perl -e "$echo" & sleep 0.2
+edge
+# The flow starts on the default link, whose rate is not known.
+lan perl -e "$talk" 203.0.113.5 >talk.log & sleep 1
+cat talk.log
+mute() { ip netns exec far nft "table inet mute { chain drops { type filter hook prerouting priority -400; iifname up$1 drop; }; }"; began=$(date +%s%N); }
+over() { # ADDRESS LOG
+    until tail -n 1 $2 | grep -q "^$1\$"; do sleep 0.05; kill -0 $edge; done
+    took=$(( ($(date +%s%N) - began) / 1000000 )); [ $took -lt 4000 ] && echo "over $1 in time" || echo "over $1 after $took ms"
+}
+mute 0
+over 10.0.2.2 talk.log
+"$MARLINE" edge status --run-dir run | awk '$1 == "up0" { print $1, $2 }'
+# up0 recovers, and the link in use drops everything.
+ip netns exec far nft delete table inet mute
+until "$MARLINE" edge status --run-dir run | grep -q "^up0 *up"; do sleep 0.1; kill -0 $edge; done
+mute 1
+over 10.0.1.2 talk.log
+"$MARLINE" edge status --run-dir run | awk '$1 == "up1" { print $1, $2 }'
+"#;
+    let Some(lines) = run_in_network(script) else { return };
+    let expected =
+        ["10.0.1.2", "over 10.0.2.2 in time", "up0 unresponsive", "over 10.0.1.2 in time", "up1 unresponsive"];
+    assert_eq!(lines, expected, "{lines:#?}");
 }

@@ -48,8 +48,7 @@ fn a_portal_that_responds_later_is_banned_and_its_ranges_are_freed() {
 
 #[test]
 fn with_a_single_link_its_full_response_is_accepted() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = one_link();
     driver.connect_newest(A, 5);
     let req = driver.first_request(A);
     driver.respond_full(req, Some(4000), None);
@@ -61,8 +60,7 @@ fn with_a_single_link_its_full_response_is_accepted() {
 #[test]
 fn an_html_page_instead_of_the_rest_of_the_file_ends_the_download_soon() {
     for links in [1, 2] {
-        let mut driver = TestDriver::new(resume_config());
-        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut driver = TestDriver::with_one_link(resume_config());
         if links == 2 {
             driver.link_up(B, LinkProfile::new("b", LinkKind::Lte));
         }

@@ -191,8 +191,7 @@ fn a_slow_server_is_waited_for_once() {
 
 #[test]
 fn an_html_page_in_response_to_a_full_request_is_accepted() {
-    let mut driver = TestDriver::new(config());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(config());
     let page = ResponseHead { status: 200, length: bytes(1500), is_html_page: true, ..ResponseHead::default() };
     let requests = serve(&mut driver, |_, _, _| Some(page.clone()));
     assert!(driver.done && requests == 2, "{requests} {:?}", driver.failed);
@@ -229,8 +228,7 @@ fn a_shortened_first_response_is_an_ordinary_range() {
 #[test]
 fn ranges_that_break_off_repeatedly_are_given_up_for_a_single_response() {
     for open_first in [true, false] {
-        let mut driver = TestDriver::new(Config { open_ended_first: open_first, ..Config::default() });
-        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut driver = TestDriver::with_one_link(Config { open_ended_first: open_first, ..Config::default() });
         for _ in 0..2000 {
             if driver.done {
                 break;
@@ -311,8 +309,7 @@ fn after_a_refused_stream_the_request_is_sent_on_another_connection_at_once() {
 
 #[test]
 fn a_connection_that_will_close_carries_the_first_response_alone() {
-    let mut driver = TestDriver::new(config());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(config());
     driver.connect_newest(A, 5);
     let first = driver.first_request(A);
     let head = ResponseHead { closes_connection: true, ..honest_response(&driver, first, TAG) };

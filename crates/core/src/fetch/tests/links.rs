@@ -80,8 +80,7 @@ fn a_stalled_link_is_probed_by_new_connections_and_the_first_to_deliver_wins() {
 
 #[test]
 fn a_refused_connection_is_retried_with_backoff_and_then_given_up() {
-    let mut driver = TestDriver::new(Config { retries: 3, ..Config::default() });
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config { retries: 3, ..Config::default() });
     let mut tries = 0;
     while driver.failed.is_none() && tries < 20 {
         if let Some(conn) = driver.conns_on(A).first().copied() {
@@ -97,8 +96,7 @@ fn a_refused_connection_is_retried_with_backoff_and_then_given_up() {
 
 #[test]
 fn a_server_that_closes_after_each_response_is_no_failure() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config::default());
     let mut rounds = 0;
     while !driver.done && rounds < 1000 {
         rounds += 1;
@@ -187,8 +185,7 @@ fn a_link_without_budget_does_not_duplicate_a_stragglers_range() {
 
 #[test]
 fn a_link_that_comes_up_during_the_download_is_used() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config::default());
     driver.connect_newest(A, 20);
     driver.respond_partial(driver.first_request(A), SIZE, TAG);
     driver.link_up(B, LinkProfile::new("b", LinkKind::Lte));
@@ -259,8 +256,7 @@ fn a_server_that_accepts_connections_but_never_responds_is_not_flooded() {
 
 #[test]
 fn a_failed_certificate_check_is_not_retried() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config::default());
     let conn = driver.conns_on(A)[0];
     driver.close_conn(conn, ConnErrorKind::Tls);
     assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?}", driver.failed);
@@ -268,8 +264,7 @@ fn a_failed_certificate_check_is_not_retried() {
 
 #[test]
 fn a_stall_of_the_only_link_is_detected_by_the_timer_alone() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config::default());
     driver.advance(Duration::from_millis(600));
     assert_eq!(driver.conns_on(A).len(), 2, "a second SYN");
 }
@@ -308,8 +303,8 @@ fn a_recovered_connection_owns_its_ranges_again() {
 
 #[test]
 fn a_paused_reader_stalls_no_link() {
-    let mut driver = TestDriver::new(Config { reader_window: Some(DataSize::from_mib(1)), ..Config::default() });
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver =
+        TestDriver::with_one_link(Config { reader_window: Some(DataSize::from_mib(1)), ..Config::default() });
     driver.connect_newest(A, 5);
     let req = driver.first_request(A);
     driver.respond_full(req, Some(SIZE), None);
@@ -323,8 +318,7 @@ fn a_paused_reader_stalls_no_link() {
 
 #[test]
 fn a_links_rate_includes_bytes_of_closed_connections() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config::default());
     for _ in 0..8 {
         let conn = driver.connect_newest(A, 5);
         let req = driver.first_request(A);
@@ -338,9 +332,7 @@ fn a_links_rate_includes_bytes_of_closed_connections() {
 }
 
 fn combined_mirrors() -> TestDriver {
-    let mut driver = TestDriver::new(Config { mirrors: 2, ..Config::default() });
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
-    driver
+    TestDriver::with_one_link(Config { mirrors: 2, ..Config::default() })
 }
 
 #[test]
@@ -476,8 +468,7 @@ fn a_server_that_accepts_requests_but_never_responds_is_reported_instead_of_the_
 
 #[test]
 fn a_pause_is_reported_with_its_retry_after_and_not_when_the_download_ends() {
-    let mut driver = TestDriver::new(Config { retries: 1, ..Config::default() });
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config { retries: 1, ..Config::default() });
     let hour = Duration::from_secs(3600);
     let head = ResponseHead { status: 503, retry_after: Some(hour), ..ResponseHead::default() };
     driver.connect_newest(A, 5);
@@ -496,8 +487,7 @@ fn a_pause_is_reported_with_its_retry_after_and_not_when_the_download_ends() {
 
 #[test]
 fn a_forbidden_address_is_not_retried() {
-    let mut driver = TestDriver::new(Config { retries: 3, ..Config::default() });
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config { retries: 3, ..Config::default() });
     driver.close_conn(driver.conns_on(A)[0], ConnErrorKind::Forbidden);
     assert!(matches!(driver.failed, Some(Failure::RetriesExhausted { .. })), "{:?}", driver.failed);
 }

@@ -88,10 +88,16 @@ impl TestDriver {
         }
     }
 
-    /// A driver with two links that are up, A and B.
-    pub(super) fn with_two_links(config: Config) -> Self {
+    /// A driver with the link A, which is up.
+    pub(super) fn with_one_link(config: Config) -> Self {
         let mut driver = Self::new(config);
         driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        driver
+    }
+
+    /// A driver with two links that are up, A and B.
+    pub(super) fn with_two_links(config: Config) -> Self {
+        let mut driver = Self::with_one_link(config);
         driver.link_up(B, LinkProfile::new("b", LinkKind::Lte));
         driver
     }

@@ -222,8 +222,7 @@ fn a_416_on_one_link_only_is_treated_as_a_portals() {
 
 #[test]
 fn if_the_full_request_is_refused_with_416_as_well_the_download_fails() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config::default());
     for _ in 0..2 {
         driver.connect_newest(A, 5);
         driver.respond_status(driver.first_request(A), 416);

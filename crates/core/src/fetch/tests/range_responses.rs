@@ -6,8 +6,7 @@ use crate::fetch::{Policy, SingleResponseReason};
 
 #[test]
 fn a_short_response_frees_the_rest_of_its_range() {
-    let mut driver = TestDriver::new(Config { policy: Policy::Marline, ..Config::default() });
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config { policy: Policy::Marline, ..Config::default() });
     driver.connect_newest(A, 5);
     let req = driver.first_request(A);
     let head = ResponseHead {

@@ -23,8 +23,7 @@ fn each_link_follows_its_own_redirects() {
 /// Downloads over one link. `to` gives the redirect target of the nth request; none: the file. Returns the driver and
 /// the number of requests.
 fn run_redirects(config: Config, to: impl Fn(usize, UrlId) -> Option<u16>) -> (TestDriver, usize) {
-    let mut driver = TestDriver::new(config);
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(config);
     let mut requests = 0;
     while !driver.done && driver.failed.is_none() && requests < 300 && driver.now < Instant::from_millis(300_000) {
         driver.advance(Duration::from_millis(10));

@@ -68,8 +68,7 @@ fn a_refusal_of_the_resource_is_checked_by_one_request_without_a_range() {
 #[test]
 fn a_body_that_cannot_be_read_ends_the_download_soon() {
     for kind in [ConnErrorKind::Protocol, ConnErrorKind::Reset] {
-        let mut driver = TestDriver::new(Config::default());
-        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut driver = one_link();
         let begun = driver.now;
         for _ in 0..50 {
             if driver.failed.is_some() {

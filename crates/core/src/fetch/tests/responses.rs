@@ -125,8 +125,7 @@ fn a_refusal_on_all_links_ends_the_download() {
 
 #[test]
 fn retry_after_is_respected() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(Config::default());
     driver.connect_newest(A, 5);
     let retry_after = Some(Duration::from_secs(7));
     driver.handle(Input::Head {
@@ -148,8 +147,7 @@ fn retry_after_is_respected() {
 #[test]
 fn empty_responses_and_resets_after_close_are_failures() {
     for empty in [true, false] {
-        let mut driver = TestDriver::new(Config { retries: 3, ..Config::default() });
-        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut driver = TestDriver::with_one_link(Config { retries: 3, ..Config::default() });
         let mut tries = 0;
         while driver.now < Instant::from_millis(1000) && tries < 100 {
             if driver.conns_on(A).is_empty() {

@@ -87,8 +87,7 @@ fn simulated_link(link: LinkId, mbps: u64, rtt: u64) -> SimulatedLink {
 fn a_server_with_a_delay_before_each_response_gets_large_requests() {
     for server_delay_ms in [50, 100, 400] {
         let total = 40_000_000;
-        let mut driver = TestDriver::new(Config::default());
-        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut driver = TestDriver::with_one_link(Config::default());
         let mut links = [SimulatedLink { server_delay_ms, ..simulated_link(A, 80, 20) }];
         let time = run(&mut driver, &mut links, total);
         let alone = total / (80 * 125) + server_delay_ms + 40;
@@ -137,8 +136,7 @@ fn two_steady_links_finish_together_and_never_idle() {
 fn a_slow_second_link_never_delays_a_small_file() {
     let total = 1_000_000;
     let alone = {
-        let mut driver = TestDriver::new(Config::default());
-        driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+        let mut driver = TestDriver::with_one_link(Config::default());
         run(&mut driver, &mut [simulated_link(A, 50, 20)], total)
     };
     let mut driver = TestDriver::with_two_links(Config::default());

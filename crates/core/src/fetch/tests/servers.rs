@@ -16,9 +16,7 @@ pub(super) fn etag(tag: &str) -> Option<Validator> {
 
 /// A driver with one link.
 pub(super) fn one_link() -> TestDriver {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
-    driver
+    TestDriver::with_one_link(Config::default())
 }
 
 /// Head of a 206 with these bytes.

@@ -4,6 +4,15 @@ use super::servers::{SIZE, TAG, bytes, honest_response, one_link, resume_config,
 use super::*;
 use crate::fetch::SingleResponseReason;
 
+/// Connects over a link. The server responds with the whole file, which completes the download.
+fn complete_with_full_response(driver: &mut TestDriver, link: LinkId) {
+    driver.connect_newest(link, 5);
+    let req = driver.first_request(link);
+    driver.respond_full(req, Some(SIZE), None);
+    driver.deliver(req, SIZE);
+    assert!(driver.done);
+}
+
 #[test]
 fn from_a_server_without_ranges_the_file_comes_over_one_link() {
     let mut driver = TestDriver::with_two_links(Config::default());
@@ -21,8 +30,7 @@ fn from_a_server_without_ranges_the_file_comes_over_one_link() {
 
 #[test]
 fn a_body_without_length_ends_where_its_framing_ends() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = one_link();
     driver.connect_newest(A, 5);
     let req = driver.first_request(A);
     driver.respond_full(req, None, None);
@@ -62,8 +70,7 @@ fn a_checksum_replaces_the_validator() {
 
 #[test]
 fn a_lost_single_response_begins_again_from_zero() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = one_link();
     let conn = driver.connect_newest(A, 5);
     let req = driver.first_request(A);
     driver.respond_full(req, Some(SIZE), None);
@@ -71,17 +78,12 @@ fn a_lost_single_response_begins_again_from_zero() {
     driver.close_conn(conn, ConnErrorKind::Truncated);
     assert_eq!(driver.restarts, 1);
     driver.advance(Duration::from_secs(1));
-    driver.connect_newest(A, 5);
-    let req = driver.first_request(A);
-    driver.respond_full(req, Some(SIZE), None);
-    driver.deliver(req, SIZE);
-    assert!(driver.done);
+    complete_with_full_response(&mut driver, A);
 }
 
 #[test]
 fn a_single_response_that_always_breaks_off_is_given_up() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = one_link();
     let mut tries = 0;
     while driver.failed.is_none() && tries < 20 {
         tries += 1;
@@ -160,25 +162,16 @@ fn a_single_response_moves_to_another_link_when_its_link_goes_down() {
     driver.handle(Input::LinkDown { link: A });
     driver.advance(Duration::from_millis(300));
     assert_eq!(driver.restarts, 1);
-    driver.connect_newest(B, 5);
-    let req = driver.first_request(B);
-    driver.respond_full(req, Some(SIZE), None);
-    driver.deliver(req, SIZE);
-    assert!(driver.done);
+    complete_with_full_response(&mut driver, B);
 }
 
 #[test]
 fn a_resumed_file_whose_server_stopped_serving_ranges_comes_as_a_single_response() {
-    let mut driver = TestDriver::new(resume_config());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(resume_config());
     driver.connect_newest(A, 5);
     driver.respond_full(driver.first_request(A), Some(SIZE), None);
     assert_eq!(driver.notices, [Notice::SingleResponse { reason: SingleResponseReason::NoRanges }]);
-    driver.connect_newest(A, 5);
-    let req = driver.first_request(A);
-    driver.respond_full(req, Some(SIZE), None);
-    driver.deliver(req, SIZE);
-    assert!(driver.done);
+    complete_with_full_response(&mut driver, A);
 }
 
 #[test]

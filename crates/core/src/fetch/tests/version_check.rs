@@ -32,8 +32,7 @@ fn a_changed_file_is_fetched_again_once_all_links_agree() {
 
 #[test]
 fn a_file_that_keeps_changing_comes_as_a_single_response() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = one_link();
     for version in 0..3 {
         driver.connect_newest(A, 5);
         let tag = alloc::format!("\"v{version}\"");
@@ -58,8 +57,7 @@ fn a_file_that_keeps_changing_comes_as_a_single_response() {
 
 #[test]
 fn a_resumed_file_that_has_changed_is_fetched_again() {
-    let mut driver = TestDriver::new(resume_config());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = TestDriver::with_one_link(resume_config());
     driver.connect_newest(A, 5);
     let (req, request) = driver.requests_on(A)[0].clone();
     assert!(matches!(request.range, RequestRange::Bounded(range) if range.start == 1_000_000));
@@ -155,8 +153,7 @@ fn a_portal_is_banned_at_once_or_when_it_responds_at_another_address_too() {
 
 #[test]
 fn if_addresses_of_one_name_do_not_agree_a_link_keeps_the_one_that_delivered() {
-    let mut driver = TestDriver::new(Config::default());
-    driver.link_up(A, LinkProfile::new("a", LinkKind::Wifi));
+    let mut driver = one_link();
     let conn = driver.connect_to(A, "198.51.100.1");
     let req = driver.first_request(A);
     driver.respond_partial(req, SIZE, TAG);

@@ -1,12 +1,10 @@
 //! Runs all cases in virtual time on all CPU cores, or collects their results from real time. The results are in
 //! the order of the figures.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::config::EmptcpClient;
 use super::figures::FigureCase;
 use super::simulate::CaseResult;
+use crate::reproduce::parallel::run_cases;
 use crate::results::stats;
 
 /// A case and its results.
@@ -48,42 +46,21 @@ pub(super) fn run_all(
     run_one: impl Fn(&FigureCase, EmptcpClient, usize) -> Result<CaseResult, String> + Sync,
     on_case_done: impl Fn(&FigureCase) + Sync,
 ) -> Vec<CaseResults> {
-    let items_of = |(at, figure): (usize, &FigureCase)| {
-        let runs = figure.runs.len();
-        (0..figure.clients.len())
-            .flat_map(move |client| (0..runs).map(move |run| (at, client, run)))
-            .collect::<Vec<_>>()
+    let run_counts: Vec<usize> = figures.iter().map(|figure| figure.clients.len() * figure.runs.len()).collect();
+    let run = |at: usize, number: usize| {
+        let figure = &figures[at];
+        run_one(figure, figure.clients[number / figure.runs.len()], number % figure.runs.len())
     };
-    let items: Vec<(usize, usize, usize)> = figures.iter().enumerate().flat_map(items_of).collect();
-    let left: Vec<AtomicUsize> =
-        figures.iter().map(|figure| AtomicUsize::new(figure.clients.len() * figure.runs.len())).collect();
-    let results = Mutex::new(vec![None; items.len()]);
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let item = next.fetch_add(1, Ordering::Relaxed);
-            let Some((at, client_kind, run)) = items.get(item).copied() else { return };
-            let figure = &figures[at];
-            let played = run_one(figure, figure.clients[client_kind], run);
-            if let Ok(mut results) = results.lock() {
-                results[item] = Some(played);
-            }
-            if left[at].fetch_sub(1, Ordering::Relaxed) == 1 {
-                on_case_done(figure);
-            }
-        }
-    };
-    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
-    let mut results = results.into_inner().unwrap_or_default().into_iter();
-    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not run".into()));
-    let results_of = |figure: &FigureCase| {
-        let mut repeated = |client: &EmptcpClient| (*client, figure.runs.iter().map(|_| next()).collect());
+    let results = run_cases(&run_counts, run, |at| on_case_done(&figures[at]));
+    let results_of = |(figure, results): (&FigureCase, Vec<Result<CaseResult, String>>)| {
+        let mut results = results.into_iter();
+        let mut repeated =
+            |client: &EmptcpClient| (*client, results.by_ref().take(figure.runs.len()).collect::<Vec<_>>());
         CaseResults {
             artefact: figure.artefact,
             case: figure.case.clone(),
             runs: figure.clients.iter().map(&mut repeated).collect(),
         }
     };
-    figures.iter().map(results_of).collect()
+    figures.iter().zip(results).map(results_of).collect()
 }

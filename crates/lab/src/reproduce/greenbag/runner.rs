@@ -1,11 +1,9 @@
 //! Runs all cases in virtual time on all CPU cores, or collects their results from real time. The results are in
 //! the order of the figures.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::config::{GreenBagPolicy, PlaybackMetrics};
 use super::figures::FigureCase;
+use crate::reproduce::parallel::run_cases;
 use crate::results::stats;
 
 /// A case and its results.
@@ -65,35 +63,20 @@ pub(super) fn run_all(
     simulate_one: impl Fn(&FigureCase, GreenBagPolicy, usize) -> Result<PlaybackMetrics, String> + Sync,
     on_case_done: impl Fn(&FigureCase) + Sync,
 ) -> Vec<CaseResults> {
-    let items = all_runs(figures);
-    let results: Mutex<Vec<Option<Result<PlaybackMetrics, String>>>> = Mutex::new(vec![None; items.len()]);
-    let left: Vec<AtomicUsize> =
-        figures.iter().map(|figure| AtomicUsize::new(figure.policies.len() * figure.runs.len())).collect();
-    let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let item = next.fetch_add(1, Ordering::Relaxed);
-            let Some((at, client, seed)) = items.get(item).copied() else { return };
-            let figure = &figures[at];
-            let played = simulate_one(figure, figure.policies[client], seed);
-            if let Ok(mut results) = results.lock() {
-                results[item] = Some(played);
-            }
-            if left[at].fetch_sub(1, Ordering::Relaxed) == 1 {
-                on_case_done(figure);
-            }
-        }
+    let run_counts: Vec<usize> = figures.iter().map(|figure| figure.policies.len() * figure.runs.len()).collect();
+    let run = |at: usize, number: usize| {
+        let figure = &figures[at];
+        simulate_one(figure, figure.policies[number / figure.runs.len()], number % figure.runs.len())
     };
-    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(work))));
-    let mut results = results.into_inner().unwrap_or_default().into_iter();
-    let mut next = || results.next().flatten().unwrap_or_else(|| Err("was not run".into()));
-    let results_of = |figure: &FigureCase| {
-        let mut repeated = |policy: &GreenBagPolicy| (*policy, figure.runs.iter().map(|_| next()).collect());
+    let results = run_cases(&run_counts, run, |at| on_case_done(&figures[at]));
+    let results_of = |(figure, results): (&FigureCase, Vec<Result<PlaybackMetrics, String>>)| {
+        let mut results = results.into_iter();
+        let mut repeated =
+            |policy: &GreenBagPolicy| (*policy, results.by_ref().take(figure.runs.len()).collect::<Vec<_>>());
         let runs = figure.policies.iter().map(&mut repeated).collect();
         CaseResults { artefact: figure.artefact, case: figure.case.clone(), runs, unreliable: Vec::new() }
     };
-    figures.iter().map(results_of).collect()
+    figures.iter().zip(results).map(results_of).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use marline_core::units::{Bitrate, DataSize};
 use super::*;
 use crate::accel::{Close, FlowScript, Outage};
 use crate::spec::LinkSpec;
-use crate::tcp::Algorithm;
+use crate::tcp::{Algorithm, TcpCloseReason, TcpState};
 
 fn link(rtt: u64) -> LinkSpec {
     LinkSpec::constant("wifi", Bitrate::from_mbps(20), Duration::from_millis(rtt))

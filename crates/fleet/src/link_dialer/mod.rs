@@ -6,15 +6,15 @@
 //! lose the race continue in the background up to their own timeouts, because their results decide over which link the
 //! next connection starts.
 
+mod probes;
+
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use marline_core::link_choice::{
-    HappyEyeballs, LinkChoice, LinkFailure, LinkObservation, Outcome, PortalProbeResult,
-};
+use marline_core::link_choice::{HappyEyeballs, LinkChoice, LinkFailure, LinkObservation};
 use marline_core::units::Instant;
 use marline_net::dns::Resolver;
 use marline_net::egress::AddressZone;
@@ -308,66 +308,6 @@ impl LinkDialer {
         self.publish();
     }
 
-    /// Waits until a link is due for a probe, and returns it.
-    pub(crate) async fn next_probe(&self) -> Arc<Interface> {
-        let next = |choice: &LinkChoice| choice.next_probe().into_iter().chain(choice.next_check()).min();
-        self.next_due(next, LinkChoice::on_probe_started).await
-    }
-
-    /// Waits until a link is due for a portal probe, and returns it.
-    pub(crate) async fn next_portal_probe(&self) -> Arc<Interface> {
-        self.next_due(LinkChoice::next_portal_probe, LinkChoice::on_portal_probe_started).await
-    }
-
-    async fn next_due(
-        &self,
-        next: impl Fn(&LinkChoice) -> Option<(Instant, String)>,
-        on_start: impl Fn(&mut LinkChoice, Instant, &str),
-    ) -> Arc<Interface> {
-        loop {
-            let changed = self.changed.notified();
-            tokio::pin!(changed);
-            // Register before the check, so that no change in between is missed.
-            changed.as_mut().enable();
-            let (at, now) = (next(&self.lock().choice), self.now());
-            match at {
-                Some((at, link)) if at <= now => {
-                    on_start(&mut self.lock().choice, now, &link);
-                    if let Some(link) = self.link(&link) {
-                        return link;
-                    }
-                }
-                Some((at, _)) => drop(timeout(at.since(now), changed).await),
-                None => changed.await,
-            }
-        }
-    }
-
-    /// Notes that no relay can be reached.
-    pub(crate) fn record_no_relay_reached(&self) {
-        let now = self.now();
-        self.lock().choice.on_unauthenticated_use(now);
-        self.changed.notify_waiters();
-    }
-
-    /// Records the result of a portal probe (plain HTTP) over a link; returns whether a portal has disappeared.
-    pub(crate) fn record_portal_answer(&self, link: &str, answer: PortalProbeResult) -> bool {
-        let now = self.now();
-        let (before, after) = {
-            let choice = &mut self.lock().choice;
-            let before = choice.failure(link);
-            choice.on_portal_probe_result(now, link, answer);
-            (before, choice.failure(link))
-        };
-        self.publish();
-        before.is_some_and(LinkFailure::is_portal) && after.is_none()
-    }
-
-    /// Whether a captive portal responds in place of the relay on this link. Such a link is probed in any case.
-    pub(crate) fn has_portal(&self, link: &str) -> bool {
-        self.lock().choice.failure(link).is_some_and(LinkFailure::is_portal)
-    }
-
     /// Names of the links.
     pub(crate) fn link_names(&self) -> Vec<String> {
         self.lock().links.iter().map(|link| link.name.clone()).collect()
@@ -376,44 +316,6 @@ impl LinkDialer {
     /// Forgets that links strip MPTCP, because the relay does not support it.
     pub(crate) fn clear_mptcp_stripped(&self) {
         self.lock().choice.forget_failures(LinkFailure::MptcpStripped);
-        self.publish();
-    }
-
-    /// Records the server that a flow without a relay has reached.
-    pub(crate) fn record_direct_server(&self, server: SocketAddr) {
-        self.lock().last_direct_server = Some(server);
-    }
-
-    /// Where to probe this link while no relay can be reached; `None` if no server is known, or a portal would respond.
-    pub(crate) fn direct_probe_target(&self, link: &str) -> Option<SocketAddr> {
-        let state = self.lock();
-        state.last_direct_server.filter(|_| !state.choice.failure(link).is_some_and(LinkFailure::is_portal))
-    }
-
-    /// Records the result of a probe. `works`: its destination was reached over another link.
-    pub(crate) fn record_probe(
-        &self,
-        link: &str,
-        started_at: std::time::Instant,
-        result: io::Result<ConnObservation>,
-        is_usable: bool,
-    ) {
-        let failure = self.lock().choice.failure(link);
-        let outcome = match result.map_err(|error| classify_error(&error)) {
-            Ok(ConnObservation::MptcpDropped) => Outcome::Failed(LinkFailure::MptcpDropped),
-            Ok(ConnObservation::MptcpStripped) => Outcome::Failed(LinkFailure::MptcpStripped),
-            Ok(_) => Outcome::Connected(started_at.elapsed()),
-            // The relay itself may be unresponsive.
-            Err(_) if failure.is_none() => return,
-            Err(kind) if is_usable => Outcome::Failed(kind),
-            Err(LinkFailure::WrongCertificate) => Outcome::Suspected,
-            Err(LinkFailure::Dns) => return,
-            Err(_) if failure == Some(LinkFailure::WrongCertificate) => Outcome::Retracted,
-            // A portal may also drop the probe.
-            Err(_) if failure == Some(LinkFailure::Portal) => return,
-            Err(kind) => Outcome::Failed(kind),
-        };
-        self.lock().choice.record(self.now(), link, outcome);
         self.publish();
     }
 
@@ -575,26 +477,16 @@ fn classify_error(error: &io::Error) -> LinkFailure {
 
 #[cfg(test)]
 mod tests {
-    use marline_core::link::LinkKind;
-    use marline_net::links::DefaultRoute;
+    use marline_net::testing::{default_route, test_interface};
 
     use super::*;
 
     fn interface(name: &str, metric: Option<u32>, verdict: Usability) -> Interface {
-        let index = name.len() as u32;
         Interface {
-            name: name.to_owned(),
-            index,
-            kind: LinkKind::Ethernet,
             addresses: vec!["192.0.2.2".parse().unwrap()],
-            transient_addresses: Vec::new(),
-            subnets: Vec::new(),
-            route_v4: metric.map(|metric| DefaultRoute { metric, table: 254, gateway: None }),
-            route_v6: None,
-            metered: None,
-            mtu: 1500,
-            emulated: false,
+            route_v4: metric.map(default_route),
             usability: verdict,
+            ..test_interface(name, name.len() as u32)
         }
     }
 

@@ -15,32 +15,28 @@
 //! 6. An error response of a relay concerns the origin server or the access rules, so no other relay is tried. The exceptions are 503 (full
 //!    or draining) and 408 (the relay has not seen the request): then the next one is tried.
 
+mod retries;
+mod spares;
+
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::io;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use marline_net::links::Interface;
-use tokio::io::{AsyncRead as _, AsyncReadExt as _, ReadBuf};
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinHandle, JoinSet};
-use tokio::time::{sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{sleep, sleep_until, timeout};
 
 use super::Config;
 use super::connect_request::{ConnectError, REQUEST_TIMEOUT_STATUS, RelayResponse, request_tunnel};
-use super::dial::{self, CONNECT_TIMEOUT, DialOptions, RelayConn, dial, dial_over};
+use super::dial::{DialOptions, RelayConn, dial};
 use super::portal::PortalProber;
 use super::relay_list::{RelayConfig, RelayEntry, RelayList};
 use super::trust::ClientTrust;
-use crate::link_dialer::{ConnObservation, LinkDialer};
+use crate::link_dialer::LinkDialer;
 use crate::tunnel::Target;
 
-/// chosen: less than the five minutes for which a relay keeps an idle connection.
-const MAX_SPARE_AGE: Duration = Duration::from_secs(240);
 /// chosen: a relay that was restarted is up again; two thousand edges that return to a draining relay cost it little.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
@@ -50,11 +46,6 @@ const HEDGE_DELAY: Duration = Duration::from_millis(1500);
 
 /// chosen: more than the RTT of a satellite link. One flow over a slower link goes directly.
 const UNKNOWN_RELAY_WAIT: Duration = Duration::from_millis(700);
-
-/// chosen: by then a relay on a busy machine has verified a certificate; only the next state of a failed relay waits for it.
-const REJECTION_WAIT: Duration = Duration::from_millis(200);
-/// chosen: a link that flaps costs few handshakes.
-const LINK_CHANGE_PAUSE: Duration = Duration::from_secs(5);
 
 /// chosen: one of the next heartbeats brings an assignment, and programs give up after half a minute.
 const ADMISSION_WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
@@ -391,218 +382,11 @@ impl RelayPool {
             .skip(usize::from(self.spare_connections > 0))
             .for_each(|entry| drop(self.dial_in_background(&entry)));
     }
-
-    /// Retries failed relays at once, because a link has appeared. They may be reachable over it; or a captive portal answers, which the
-    /// handshake detects.
-    pub(super) fn retry_now(&self) {
-        self.relays.all().iter().for_each(|entry| entry.retry_now());
-        self.retry_changed.notify_one();
-    }
-
-    /// Retries failed relays when they are due, until dropped.
-    pub(super) async fn run_retries(self: &Arc<Self>) -> Infallible {
-        loop {
-            let next = self.usable_relays().into_iter().filter_map(|entry| Some((entry.retry_at()?, entry)));
-            match next.min_by_key(|(at, _)| *at) {
-                Some((at, entry)) if at <= Instant::now() => {
-                    entry.start_retry(at.max(Instant::now()));
-                    tokio::spawn(Arc::clone(self).retry_relay(entry));
-                }
-                Some((at, _)) => drop(timeout_at(at.into(), self.retry_changed.notified()).await),
-                None => self.retry_changed.notified().await,
-            }
-        }
-    }
-
-    /// Retries a failed relay. In TLS 1.3 the client completes its handshake before the relay has seen the client's certificate, and a
-    /// relay that rejects it closes the connection (RFC 8446, section 4.4.2.4). Therefore a working relay must keep the connection open for
-    /// another two RTTs.
-    async fn retry_relay(self: Arc<Self>, entry: Arc<RelayEntry>) {
-        let (started_at, trusted) = (Instant::now(), self.trusted());
-        let probe = async {
-            let (mut conn, rtt) = dial(&entry, &trusted, &self.options, &self.dialer).await?;
-            match timeout(2 * rtt + REJECTION_WAIT, conn.read_u8()).await {
-                Err(_) => Ok(()),
-                Ok(Ok(_)) => Err(io::ErrorKind::ConnectionAborted.into()),
-                Ok(Err(error)) => Err(error),
-            }
-        };
-        match probe.await {
-            Ok(()) => self.mark_up(&entry),
-            // The relay closes without a reason: the earlier reason is more useful.
-            Err(error)
-                if matches!(error.kind(), io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionAborted) => {}
-            Err(error) => self.mark_failed(&entry, &error.to_string(), started_at),
-        }
-    }
-
-    /// Probes failed links until dropped.
-    pub(super) async fn run_link_probes(self: &Arc<Self>) -> Infallible {
-        loop {
-            let link = self.dialer.next_probe().await;
-            let first_relay = self.usable_relays().into_iter().next();
-            tokio::spawn(Arc::clone(self).probe_link(link, first_relay));
-        }
-    }
-
-    /// Probes a link at the first relay, or, while that is not reachable at all, at the server that a direct flow has reached. Whether a
-    /// portal still answers instead of the relay shows only in an attempt to reach a relay.
-    async fn probe_link(self: Arc<Self>, link: Arc<Interface>, first_relay: Option<Arc<RelayEntry>>) {
-        let started_at = Instant::now();
-        let is_usable = first_relay.as_ref().is_some_and(|entry| entry.unreachable_reason().is_none());
-        let relay = first_relay.filter(|_| is_usable || self.dialer.has_portal(&link.name));
-        let result = match (&relay, self.dialer.direct_probe_target(&link.name)) {
-            (Some(relay), _) => {
-                let dialled = dial_over(relay, &self.trusted(), &self.options, Some(&link), &self.dialer).await;
-                self.notify_changes(relay.has_mptcp_changed());
-                dialled.map(|(_, observation)| observation)
-            }
-            (None, Some(server)) => {
-                let options =
-                    DialOptions { device: Some(link.name.clone()), plain_tcp: true, ..DialOptions::default() };
-                let connected = timeout(CONNECT_TIMEOUT, dial::connect(server, options)).await;
-                connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())).map(|_| ConnObservation::Reached)
-            }
-            (None, None) => return,
-        };
-        self.dialer.record_probe(&link.name, started_at, result, is_usable || relay.is_none());
-    }
-
-    /// Probes links for captive portals until dropped.
-    pub(super) async fn run_portal_probes(self: &Arc<Self>) -> Infallible {
-        if self.portals.is_off() {
-            std::future::pending::<()>().await;
-        }
-        loop {
-            let (pool, link) = (Arc::clone(self), self.dialer.next_portal_probe().await);
-            tokio::spawn(async move {
-                let answer = pool.portals.probe(&link, &pool.dialer).await;
-                if pool.dialer.record_portal_answer(&link.name, answer) {
-                    pool.retry_now();
-                }
-            });
-        }
-    }
-
-    /// Drops the spare connections when new connections begin over another link than they did: otherwise their first packets would wait for
-    /// the old link.
-    pub(super) async fn run_link_changes(&self) -> Infallible {
-        let mut preferred_link = self.dialer.preferred_link();
-        loop {
-            if preferred_link.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-            self.drop_spares();
-            sleep(LINK_CHANGE_PAUSE).await;
-        }
-    }
-
-    /// Drops the spare connections; those opened from now on use the new links.
-    pub(super) fn drop_spares(&self) {
-        self.generation.fetch_add(1, Ordering::Relaxed);
-        lock(&self.spares).clear();
-        self.wake.notify_one();
-    }
-
-    /// Keeps spare connections open until dropped.
-    pub(super) async fn run_spares(self: &Arc<Self>) -> Infallible {
-        self.dial_configured();
-        let (mut pause, mut given_up) = (MIN_PAUSE, None::<Instant>);
-        loop {
-            let Some(first_relay) = self.usable_relays().into_iter().next() else {
-                self.wake.notified().await;
-                continue;
-            };
-            if first_relay.has_failed() {
-                // `run_retries` tries it again.
-                let _ = timeout(MAX_PAUSE, self.wake.notified()).await;
-                continue;
-            }
-            // The relay has closed a spare connection early (rule 1). If that happens repeatedly, the pause grows.
-            if self.drop_stale(&first_relay) {
-                let is_again = given_up.replace(Instant::now()).is_some_and(|at| at.elapsed() < MAX_PAUSE * 2);
-                pause = if is_again { (pause * 2).min(MAX_PAUSE) } else { MIN_PAUSE };
-                self.pause_while_first(&first_relay, pause).await;
-                continue;
-            }
-            // The relay has closed none of them: fill up the spare connections, one at a time.
-            let count = lock(&self.spares).len();
-            if count >= self.spare_connections {
-                let _ = timeout(MAX_SPARE_AGE / 8, self.wake.notified()).await;
-                continue;
-            }
-            // A change of links during the handshake makes the new connection unusable, which the generation shows.
-            let generation = self.generation.load(Ordering::Relaxed);
-            match join_dial(self.dial_in_background(&first_relay)).await {
-                Ok(conn) => {
-                    // `drop_ready` increments the generation before it takes this lock.
-                    let mut ready = lock(&self.spares);
-                    if self.generation.load(Ordering::Relaxed) == generation {
-                        ready.push_back((first_relay, Instant::now(), conn));
-                    }
-                }
-                Err(error) => {
-                    tracing::debug!(relay = first_relay.config.label, ?error, "not ready");
-                    sleep(CONNECT_TIMEOUT).await;
-                }
-            }
-        }
-    }
-
-    /// The oldest spare connection to this relay that is still usable.
-    fn take_spare(&self, entry: &Arc<RelayEntry>) -> Option<RelayConn> {
-        let trusted = self.trusted();
-        let mut ready = lock(&self.spares);
-        while let Some(index) = ready.iter().position(|(owner, ..)| Arc::ptr_eq(owner, entry)) {
-            let (_, since, mut conn) = ready.remove(index)?;
-            self.wake.notify_one();
-            if since.elapsed() < MAX_SPARE_AGE
-                && is_idle(&mut conn)
-                && dial::check_peer(&conn, entry, &trusted).is_ok()
-            {
-                return Some(conn);
-            }
-        }
-        None
-    }
-
-    /// Waits for this time, or until this relay is no longer the first.
-    async fn pause_while_first(&self, first_relay: &Arc<RelayEntry>, time: Duration) {
-        let is_first = || self.usable_relays().first().is_some_and(|current| Arc::ptr_eq(current, first_relay));
-        let until_replaced = async {
-            while is_first() {
-                self.wake.notified().await;
-            }
-        };
-        let _ = timeout(time, until_replaced).await;
-    }
-
-    /// Drops spare connections that are no longer usable, or belong to a relay that is no longer the first. Returns whether the relay has
-    /// closed one of them.
-    fn drop_stale(&self, first_relay: &Arc<RelayEntry>) -> bool {
-        let (trusted, mut given_up) = (self.trusted(), false);
-        lock(&self.spares).retain_mut(|(entry, since, conn)| {
-            let is_wanted = Arc::ptr_eq(entry, first_relay)
-                && since.elapsed() < MAX_SPARE_AGE
-                && dial::check_peer(conn, entry, &trusted).is_ok();
-            let is_open = is_wanted && is_idle(conn);
-            given_up |= is_wanted && !is_open;
-            is_open
-        });
-        given_up
-    }
 }
 
 const NO_RELAY_TEXT: &str = "no relay is configured";
 /// HTTP status of a relay that is full or drains.
 const SERVICE_UNAVAILABLE: u16 = 503;
-
-/// Whether the connection is open and nothing was received (rule 2).
-fn is_idle(conn: &mut RelayConn) -> bool {
-    let mut byte = [0];
-    let mut cx = Context::from_waker(Waker::noop());
-    matches!(Pin::new(conn).poll_read(&mut cx, &mut ReadBuf::new(&mut byte)), Poll::Pending)
-}
 
 async fn join_dial(task: JoinHandle<io::Result<RelayConn>>) -> Result<RelayConn, ConnectError> {
     task.await.map_err(|error| ConnectError::Connection(io::Error::other(error)))?.map_err(ConnectError::Connection)
