@@ -176,9 +176,9 @@ fn gateway_replies(interface: &Interface, gateway: IpAddr) -> Result<bool, Accel
     Ok(false)
 }
 
-/// chosen: one may be lost, and the neighbour has to be resolved first.
+/// Our choice: one may be lost, and the neighbour has to be resolved first.
 const MAX_TRIES: u16 = 3;
-/// chosen: longer than the round trip over any access link.
+/// Our choice: longer than the round trip over any access link.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 
 #[cfg(test)]

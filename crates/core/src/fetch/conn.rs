@@ -263,7 +263,7 @@ impl Req {
 }
 
 /// Size of the first request on a connection of unknown rate.
-/// chosen: four to five initial windows (RFC 6928), more than the first two round trips of slow start can deliver.
+/// Our choice: four to five initial windows (RFC 6928), more than the first two round trips of slow start can deliver.
 pub(super) const INITIAL_RANGE: DataSize = DataSize::from_kib(64);
 
 /// Lower bound of the RTT: a busy host does not schedule timers more precisely.
@@ -275,7 +275,7 @@ const RTT_CEILING: Duration = Duration::from_secs(2);
 /// After this many RTTs slow start is over, whatever the last two RTTs brought.
 const SLOW_START_ROUNDS: u32 = 14;
 
-/// Bounds of the window over which the rate is taken. chosen: long enough to contain the repair of a loss, short enough
+/// Bounds of the window over which the rate is taken. Our choice: long enough to contain the repair of a loss, short enough
 /// to follow a fading link.
 const RATE_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1000));
 
@@ -286,7 +286,7 @@ const LOSS_MEMORY: Duration = Duration::from_millis(1500);
 const BATCH_INTERVAL: Duration = Duration::from_millis(40);
 
 /// Maximum number of requests in flight per connection, so that they do not pile up at a slow server.
-/// chosen: no reviewed simulation result depends on it, and servers allow 100 HTTP/2 streams (RFC 9113
+/// Our choice: no reviewed simulation result depends on it, and servers allow 100 HTTP/2 streams (RFC 9113
 /// §6.5.2).
 const MAX_REQUESTS: usize = 32;
 
@@ -296,5 +296,5 @@ pub(super) const MIN_REQUEST: DataSize = DataSize::from_kib(16);
 /// Size of the first request on a connection while a reader waits for the next bytes and the size of the resource is
 /// known. If the queue of the bottleneck is full, it drops all but the first packets of a burst. TLS delivers no byte of
 /// a record (16 KiB with most servers) before the whole record has arrived, so a short response arrives earlier.
-/// chosen: three packets including the response head.
+/// Our choice: three packets including the response head.
 pub(crate) const FIRST_CHUNK: DataSize = DataSize::from_bytes(3000);

@@ -30,28 +30,28 @@ use super::link_probe::{ProbeOutcome, ProbeServer, ProbeTiming};
 use super::link_rates::LinkState;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// chosen: longer than a slow RTT over LTE; together with the probe, traffic leaves an unresponsive link within three seconds.
+/// Our choice: longer than a slow RTT over LTE; together with the probe, traffic leaves an unresponsive link within three seconds.
 const UNANSWERED_TIME: Duration = Duration::from_millis(800);
-/// Sent packets per received packet up to which a stream counts as answered. chosen: streams with feedback have at least this share, and
-/// the broadcasts of a provider's network are fewer.
+/// Sent packets per received packet up to which a stream counts as answered. Our choice: streams with feedback have at least this share,
+/// and the broadcasts of a provider's network are fewer.
 const MAX_SENT_PER_RECEIVED: u64 = 10;
-/// chosen: an unused host sends so many packets that are not answered, or not soon (mDNS, MLD, a keep-alive), within [`STRAYS`].
+/// Our choice: an unused host sends so many packets that are not answered, or not soon (mDNS, MLD, a keep-alive), within [`STRAYS`].
 const MAX_STRAY_PACKETS: u64 = 3;
 const STRAY_PERIOD: Duration = Duration::from_secs(5);
-/// Interval of probes by rule 2. chosen: a probe without TLS is about 400 bytes.
+/// Interval of probes by rule 2. Our choice: a probe without TLS is about 400 bytes.
 const PERIODIC_INTERVAL: Duration = Duration::from_secs(10);
-/// Packets, or time, after which a probe includes a TLS handshake. chosen: it is about 5 kB, which is little compared with so many packets,
-/// and little per minute.
+/// Packets, or time, after which a probe includes a TLS handshake. Our choice: it is about 5 kB, which is little compared with so many
+/// packets, and little per minute.
 const TLS_AFTER_PACKETS: u64 = 200;
 const TLS_AFTER_TIME: Duration = Duration::from_secs(60);
-/// chosen: during a probe, peers whose packets are lost on the return path retransmit up to so many; a working link receives more.
+/// Our choice: during a probe, peers whose packets are lost on the return path retransmit up to so many; a working link receives more.
 const MAX_RETRANSMITTED: u64 = 10;
 /// Between probes by rule 1, and of an unresponsive link.
 const ATTEMPT_PAUSES: BackoffLimits = BackoffLimits { min: Duration::from_secs(1), max: Duration::from_secs(30) };
-/// How long a probe by rule 1 runs before the other links are probed as well. chosen: a relay answers earlier, TLS included, over all links
-/// but a satellite's.
+/// How long a probe by rule 1 runs before the other links are probed as well. Our choice: a relay answers earlier, TLS included, over all
+/// links but a satellite's.
 const COMPARE_DELAY: Duration = Duration::from_millis(500);
-/// chosen: more links than a usual host has.
+/// Our choice: more links than a usual host has.
 const MAX_OTHER_LINKS: usize = 3;
 
 /// Packets that an interface has sent and received since it was created.

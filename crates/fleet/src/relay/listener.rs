@@ -21,9 +21,9 @@ use super::rcvbuf_budget::LARGE_RCVBUF;
 use super::{Relay, conn, edge_conn};
 use crate::tls_listener::Handshakes;
 
-/// chosen: three RTTs over a satellite, and two retransmissions.
+/// Our choice: three RTTs over a satellite, and two retransmissions.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: the connections that arrive within one RTT when 2,000 edges reconnect at once.
+/// Our choice: the connections that arrive within one RTT when 2,000 edges reconnect at once.
 const BACKLOG: i32 = 4096;
 
 /// An address at which the relay cannot listen.

@@ -22,7 +22,7 @@ use super::leader_lease::boot_time;
 use super::problem::{Problem, response_with_type};
 use crate::tls::Peer;
 
-/// chosen: a request waits up to two seconds for its window.
+/// Our choice: a request waits up to two seconds for its window.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(3);
 impl Coordinator {
     /// The leader's response; none: the leader is unreachable, or does not lead any more.

@@ -24,7 +24,7 @@ use super::{InterfaceList, MeteredSource, MeteredStatus};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeteredHints(BTreeMap<String, MeteredStatus>);
 
-/// chosen: users do not notice this delay, and a slower bus is in trouble.
+/// Our choice: users do not notice this delay, and a slower bus is in trouble.
 const BUS_TIMEOUT: Duration = Duration::from_millis(200);
 
 const SERVICE: &str = "org.freedesktop.NetworkManager";
