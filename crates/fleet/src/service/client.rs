@@ -36,9 +36,9 @@ use crate::identity::Role;
 use crate::link_dialer::{ConnObservation, LinkDialer, connect_over};
 use crate::tls::Peer;
 
-/// Our choice: a request waits two seconds for its window, and a slow link needs several RTTs.
+/// Our choice: the service may take two seconds to decide a request for a relay, and a slow link needs several RTTs.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// Our choice: a request waits two seconds for its window. For a heartbeat, this plus one unresponsive address is less than the three
+/// Our choice: the service may take two seconds to decide a request for a relay. For a heartbeat, this plus one unresponsive address is less than the three
 /// heartbeats after which a relay counts as unhealthy.
 const REUSED_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Our choice: a handshake over a slow link takes less, and up to three machines may be down.

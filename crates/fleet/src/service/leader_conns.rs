@@ -12,8 +12,8 @@ use super::client::Client;
 use super::leader_lease::boot_time;
 use super::lock::lock;
 
-/// Connections of another process of the service, which forwards for many members. Our choice: several times the edge requests of a window,
-/// from four other processes.
+/// Connections of another process of the service, which forwards for many members. Our choice: several times the edge requests that are
+/// matched together, from four other processes.
 pub(super) const MAX_FLEET_CONNECTIONS: usize = 1024;
 /// Our choice: a tenth of a lease, within which another process takes over.
 const DOWN_TIME: Duration = Duration::from_secs(1);
