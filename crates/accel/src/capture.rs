@@ -174,5 +174,5 @@ fn filter(cut: usize) -> [Instruction; 17] {
 
 /// The longest IP packet.
 const MAX_PACKET: usize = 65_536;
-/// chosen: a tenth of a second of headers at 1 Gbit/s, with what the kernel accounts for each.
+/// Our choice: a tenth of a second of headers at 1 Gbit/s, with what the kernel accounts for each.
 const RECEIVE_BUFFER: usize = 8 << 20;

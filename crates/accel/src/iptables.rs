@@ -18,7 +18,7 @@ use crate::flow_filter::FlowFilter;
 use crate::nfqueue::{QueueNumbers, is_open};
 use crate::raw_socket::MARK;
 
-/// The longest packet that is led to the queue, in bytes. chosen: the headers of IPv6 and TCP with all 40 bytes of
+/// The longest packet that is led to the queue, in bytes. Our choice: the headers of IPv6 and TCP with all 40 bytes of
 /// options, and some bytes for a small extension header.
 pub(super) const MAX_QUEUED_PACKET: u32 = 120;
 
@@ -259,7 +259,7 @@ fn programs(v6: bool) -> Vec<String> {
     names.into_iter().filter(runs).collect()
 }
 
-/// Seconds. chosen: another program's transaction takes less.
+/// Seconds. Our choice: another program's transaction takes less.
 const LOCK_WAIT: &str = "5";
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Resolves links by their names: the device, and the address that is probed.
+//! Resolves links by their names: the device, and the address that is probed to detect outages (its gateway).
 //!
-//! 1. The gateway is what the user named, else that of the device's best default route, IPv4 first.
-//! 2. A point-to-point link has a default route without a gateway: the first other address of the device's own network
-//!    is probed then, and used if it replies. (With a gateway that never replies, outages could not be detected.)
-//! 3. What cannot be a link is refused before anything is opened.
+//! 1. The gateway is what the user named, else that of the device's default route with the lowest metric, IPv4 first.
+//! 2. A point-to-point link has a default route without a gateway: the first other address of the device's own network,
+//!    mostly its peer, is probed then, and used if it replies. One that does not reply is refused, because the silence
+//!    of a gateway that has never replied proves no outage: many do not answer pings.
+//! 3. What cannot be a link is refused before any socket is opened.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -37,11 +38,11 @@ pub struct AccelLink {
     pub index: u32,
     /// The address that is probed.
     pub gateway: IpAddr,
-    /// The user has named it.
+    /// The user has named the gateway; a new default route does not replace it then.
     pub has_named_gateway: bool,
-    /// The address families that it reaches.
+    /// Whether IPv4 servers, IPv6 servers or both can be reached over it.
     pub families: AddressFamilies,
-    /// The router of its IPv6 default route.
+    /// The gateway of its IPv6 default route.
     pub router: Option<Ipv6Addr>,
 }
 
@@ -49,27 +50,27 @@ pub struct AccelLink {
 ///
 /// # Errors
 /// One of them cannot be used.
-pub fn resolve_links(survey: &InterfaceList, arg: &[LinkArg]) -> Result<Vec<AccelLink>, AccelError> {
-    for (at, one) in arg.iter().enumerate() {
-        if arg.iter().take(at).any(|other| other.name == one.name) {
+pub fn resolve_links(survey: &InterfaceList, args: &[LinkArg]) -> Result<Vec<AccelLink>, AccelError> {
+    for (at, one) in args.iter().enumerate() {
+        if args.iter().take(at).any(|other| other.name == one.name) {
             return Err(AccelError::Usage(format!(
                 "link {}: it is named twice; a link cannot assist itself",
                 one.name
             )));
         }
     }
-    let interfaces: Vec<&Interface> = arg.iter().map(|arg| interface(survey, arg)).collect::<Result<_, _>>()?;
-    let links = arg.iter().zip(interfaces).zip(0..);
+    let interfaces: Vec<&Interface> = args.iter().map(|arg| interface(survey, arg)).collect::<Result<_, _>>()?;
+    let links = args.iter().zip(interfaces).zip(0..);
     links.map(|((arg, interface), number)| resolve_link(arg, interface, LinkId(number))).collect()
 }
 
 fn resolve_link(arg: &LinkArg, interface: &Interface, link: LinkId) -> Result<AccelLink, AccelError> {
-    let of_routes = [interface.route_v4, interface.route_v6].into_iter().flatten().find_map(|route| route.gateway);
-    let gateway = match arg.gateway.or(of_routes) {
+    let route_gateway =
+        [interface.route_v4, interface.route_v6].into_iter().flatten().find_map(|route| route.gateway);
+    let gateway = match arg.gateway.or(route_gateway) {
         Some(gateway) => gateway,
         None => guess_gateway(interface)?,
     };
-    let is_named = arg.gateway.is_some();
     let families = match (interface.has_v4(), interface.has_v6()) {
         (true, false) => AddressFamilies::V4,
         (false, true) => AddressFamilies::V6,
@@ -84,7 +85,7 @@ fn resolve_link(arg: &LinkArg, interface: &Interface, link: LinkId) -> Result<Ac
         name: interface.name.clone(),
         index: interface.index,
         gateway,
-        has_named_gateway: is_named,
+        has_named_gateway: arg.gateway.is_some(),
         families,
         router,
     })
@@ -98,10 +99,11 @@ fn interface<'a>(survey: &'a InterfaceList, arg: &LinkArg) -> Result<&'a Interfa
             "link {name}: no such interface; `marline links` lists those there are"
         )));
     };
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
-    if name.starts_with('-') || !name.chars().all(plain) {
+    // Such a name needs no quotes in the input of `iptables-restore`.
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._@-".contains(c);
+    if name.starts_with('-') || !name.chars().all(is_plain) {
         return Err(AccelError::Usage(format!(
-            "link {name}: a rule for packets cannot name it; rename the interface"
+            "link {name}: an iptables rule cannot contain this name; rename the interface"
         )));
     }
     match &interface.usability {
@@ -120,7 +122,8 @@ fn interface<'a>(survey: &'a InterfaceList, arg: &LinkArg) -> Result<&'a Interfa
     }
 }
 
-/// The gateway of a point-to-point link.
+/// The gateway of a point-to-point link: the likeliest address, if it replies. Blocks until then, for two seconds at
+/// most.
 fn guess_gateway(interface: &Interface) -> Result<IpAddr, AccelError> {
     let name = &interface.name;
     let candidate = interface.subnets.iter().find_map(first_other_address);
@@ -138,13 +141,14 @@ fn guess_gateway(interface: &Interface) -> Result<IpAddr, AccelError> {
     )))
 }
 
-/// The first address of a network that is not the interface's own.
+/// The first address of a network that is not the interface's own; none: the network has no other. The lowest one of a
+/// network is left out, because it is the network address (IPv4) or the anycast address of its routers (IPv6), except
+/// in a network of two addresses (RFC 3021, RFC 6164).
 fn first_other_address(network: &Subnet) -> Option<IpAddr> {
     let candidates: [IpAddr; 2] = match network.address {
         IpAddr::V4(v4) => {
             let bits = u32::from(network.prefix_len);
             let first = v4.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0);
-            // A network of two addresses has no network address (RFC 3021).
             let from = first + u32::from(bits < 31);
             if bits > 31 { None } else { Some([from, from + 1].map(|bits| Ipv4Addr::from_bits(bits).into())) }
         }
@@ -158,17 +162,17 @@ fn first_other_address(network: &Subnet) -> Option<IpAddr> {
     candidates.into_iter().find(|candidate| *candidate != network.address)
 }
 
-/// Whether the address replies to probes.
+/// Whether the address replies to pings. A late reply to an earlier one counts as well.
 fn gateway_replies(interface: &Interface, gateway: IpAddr) -> Result<bool, AccelError> {
-    let mut pinger = GatewayProber::open(&interface.name, interface.index, gateway)?;
+    let mut prober = GatewayProber::open(&interface.name, interface.index, gateway)?;
     for sequence in 0..MAX_TRIES {
         let until = Instant::now() + REPLY_TIMEOUT;
         // A probe that cannot be sent is not answered.
-        let _ = pinger.probe(sequence);
+        let _ = prober.probe(sequence);
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             let wait = Timespec { tv_sec: 0, tv_nsec: left.subsec_nanos().into() };
-            let _ = poll(&mut [PollFd::new(&pinger, PollFlags::IN)], Some(&wait));
-            if !pinger.take_replies().is_empty() {
+            let _ = poll(&mut [PollFd::new(&prober, PollFlags::IN)], Some(&wait));
+            if !prober.take_replies().is_empty() {
                 return Ok(true);
             }
         }
@@ -176,9 +180,9 @@ fn gateway_replies(interface: &Interface, gateway: IpAddr) -> Result<bool, Accel
     Ok(false)
 }
 
-/// chosen: one may be lost, and the neighbour has to be resolved first.
+/// Our choice: one probe may be lost, and the address has to be resolved first (ARP, neighbor discovery).
 const MAX_TRIES: u16 = 3;
-/// chosen: longer than the round trip over any access link.
+/// Our choice: longer than the round trip over any access link.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 
 #[cfg(test)]

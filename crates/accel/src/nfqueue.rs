@@ -172,21 +172,21 @@ pub(super) fn is_open(number: u16) -> bool {
 const EPERM: i32 = rustix::io::Errno::PERM.raw_os_error();
 const EINVAL: i32 = rustix::io::Errno::INVAL.raw_os_error();
 const EPROTONOSUPPORT: i32 = rustix::io::Errno::PROTONOSUPPORT.raw_os_error();
-/// chosen: far above what the rules let through ([`crate::iptables::MAX_QUEUED_PACKET`]); longer packets pass
+/// Our choice: far above what the rules let through ([`crate::iptables::MAX_QUEUED_PACKET`]); longer packets pass
 /// untouched.
 const MAX_PACKET: usize = 1024;
-/// What a message has beside its packet. chosen: four times what kernels of today write.
+/// What a message has beside its packet. Our choice: four times what kernels of today write.
 const MESSAGE_OVERHEAD: usize = 512;
-/// chosen: the acknowledgements of a tenth of a second at 1 Gbit/s.
+/// Our choice: the acknowledgements of a tenth of a second at 1 Gbit/s.
 const MAX_BATCH: usize = 64;
-/// chosen: a process that does not run for a tenth of a second loses nothing.
+/// Our choice: a process that does not run for a tenth of a second loses nothing.
 const QUEUE_LENGTH: u32 = 8192;
-/// chosen: so many packets with all that the kernel accounts for each.
+/// Our choice: so many packets with all that the kernel accounts for each.
 const SOCKET_BUFFER: usize = 8 << 20;
 
 /// Whether a queue can be opened; it is closed again at once.
 pub(super) fn check_available() -> Result<(), AccelError> {
-    /// chosen: no primary link's ([`crate::packet_loop`]).
+    /// Our choice: no primary link's ([`crate::packet_loop`]).
     const SPARE: u16 = 0x5fff;
     NfQueue::open(QueueNumbers { outgoing: SPARE, incoming: None }).map(drop)
 }

@@ -171,8 +171,8 @@ impl LoopHandle {
     }
 }
 
-/// The queue of a primary link. chosen: an even number from 0x6000 on, by the device's index, so that two primary links
-/// have two queues.
+/// The queue of a primary link. Our choice: an even number from 0x6000 on, by the device's index, so that two primary
+/// links have two queues.
 pub(super) fn outgoing_queue(primary: &AccelLink) -> u16 {
     0x6000 + u16::try_from(primary.index % 0x800).unwrap_or(0) * 2
 }
@@ -330,8 +330,8 @@ impl PacketLoop {
     }
 }
 
-/// chosen: no command waits for longer than a millisecond, however many packets come.
+/// Our choice: no command waits for longer than a millisecond, however many packets come.
 const MAX_BATCHES: usize = 8;
 const SECOND: u64 = 1_000_000_000;
-/// chosen: often enough for a log that is flushed each second.
+/// Our choice: often enough for a log that is flushed each second.
 const MAX_SLEEP: Duration = Duration::from_secs(1);

@@ -160,7 +160,7 @@ fn file_name(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()
 }
 
-/// Maximum number of bytes that are read. chosen: it is enough for thousands of holes with their requests.
+/// Maximum number of bytes that are read. Our choice: it is enough for thousands of holes with their requests.
 const MAX_SIZE: u64 = 64 << 20;
 
 #[cfg(test)]

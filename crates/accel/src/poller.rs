@@ -152,18 +152,18 @@ fn poll_until(all: &mut [PollFd<'_>], timeout: Duration) -> io::Result<bool> {
     }
 }
 
-/// chosen: a tenth of the quiet time after which a link is suspected to be down.
+/// Our choice: a tenth of the quiet time after which a link is suspected to be down.
 const CAPTURE_QUIET_TIME: Duration = Duration::from_millis(20);
-/// This part of the shortest round trip may be slept for more packets. chosen: on average a packet waits for half of
-/// it, which lengthens a round trip by 4 % at the most.
+/// This part of the shortest round trip may be slept for more packets. Our choice: on average a packet waits for half
+/// of it, which lengthens a round trip by 4 % at the most.
 const MIN_RTT_PART: u32 = 12;
-/// chosen: with what the kernel adds to a sleep, less than a millisecond, which no network is too short for.
+/// Our choice: with what the kernel adds to a sleep, less than a millisecond, which no network is too short for.
 const MIN_BATCH_TIME: Duration = Duration::from_micros(500);
-/// chosen: a burst of acknowledgements releases no more than a few packets at once.
+/// Our choice: a burst of acknowledgements releases no more than a few packets at once.
 const MAX_BATCH_TIME: Duration = Duration::from_millis(4);
-/// chosen: above everything that is not real-time, below any other real-time thread.
+/// Our choice: above everything that is not real-time, below any other real-time thread.
 const PRIORITY: i32 = 1;
-/// chosen: several of the longest sleeps, far shorter than a flow.
+/// Our choice: several of the longest sleeps, far shorter than a flow.
 const COUNT_TIME: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 
 use super::AccelError;
 
-/// Marks our own packets. chosen: `macc`, which no registry of marks knows.
+/// Marks our own packets. Our choice: `macc`, which no registry of marks knows.
 pub(super) const MARK: u32 = 0x6d61_6363;
 
 /// Sends whole packets.
@@ -124,5 +124,5 @@ const DROP: u16 = 0x06;
 /// `IPPROTO_RAW`: packets come with their header, in both families.
 const IPPROTO_RAW: i32 = 255;
 const NO_FAMILY: i32 = rustix::io::Errno::AFNOSUPPORT.raw_os_error();
-/// chosen: a second of a thin link's packets; more is lost, as on any full link.
+/// Our choice: a second of a thin link's packets; more is lost, as on any full link.
 const SEND_BUFFER: usize = 1 << 20;

@@ -134,7 +134,7 @@ fn filter(from: u16, to: u16, is_v4: bool) -> Vec<Instruction> {
 
 /// `BPF_RET`: passes so many bytes.
 const RETURN: u16 = 0x06;
-/// chosen: what a thin link delivers while the thread does something else.
+/// Our choice: what a thin link delivers while the thread does something else.
 const MAX_BATCH: usize = 16;
 /// The longest IP packet.
 const MAX_PACKET: usize = 65_536;

@@ -28,10 +28,10 @@ use crate::directories::config_dir;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConfigFile {
-    /// Use of metered links unless `--metered` is given. Default: avoid.
+    /// Use of metered links unless `--metered` is given. Default: avoid them while another link works.
     #[serde(default)]
     pub metered: Option<MeteredUse>,
-    /// Device energy model (a name or a file) unless `--energy-model` is given. Default: `typical`.
+    /// Energy model of the device's radios (a name or a file) unless `--energy-model` is given. Default: `typical`.
     #[serde(default, rename = "energy-model")]
     pub energy_model: Option<String>,
     /// Settings of `marline paths`.
@@ -46,30 +46,32 @@ pub struct ConfigFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
 pub struct PathsConfig {
-    /// What to aim for, unless `--goal` is given.
+    /// Goal of marline's own policy (energy, speed, latency or cost), unless `--goal` is given.
     pub goal: Option<Goal>,
-    /// The published algorithm to use, unless `--policy` is given.
+    /// The algorithm that decides which links are used, marline's or for comparisons a published one, unless `--policy`
+    /// is given.
     pub policy: Option<Policy>,
     /// As `--link`, but only names: properties of links are in `[link.NAME]`.
     pub links: Vec<InterfaceName>,
     /// Further links, as `--link NAME,optional`: they need not exist yet.
     pub optional_links: Vec<InterfaceName>,
-    /// Leaves the path management to the kernel, as `--kernel-pm` does.
+    /// Carries out the policy's decisions through the kernel's path manager, for all connections alike, as `--kernel-pm`
+    /// does.
     pub kernel_pm: bool,
-    /// Uses links beside a VPN, as `--bypass-vpn` does.
+    /// Uses the links below an active VPN, outside the VPN, as `--bypass-vpn` does.
     pub bypass_vpn: bool,
-    /// Forwards plain TCP over MPTCP, as `--transparent` does.
+    /// Forwards plain TCP connections of this host's programs as MPTCP, as `--transparent` does.
     pub transparent: bool,
-    /// As `--cgroup`, for `transparent`.
+    /// As `--cgroup`: `transparent` forwards only connections of programs in this control group.
     pub cgroup: Option<PathBuf>,
-    /// As `--port`, for `transparent`: numbers and ranges.
+    /// As `--port`: `transparent` forwards only connections to these ports, given as numbers and ranges.
     #[serde(deserialize_with = "parse_ports")]
     pub ports: Vec<PortRange>,
     /// Directory of the control socket, unless `--run-dir` is given.
     pub run_dir: Option<PathBuf>,
 }
 
-/// An interface name that the kernel would accept.
+/// An interface name that the kernel would accept, without the properties that `--link` may append.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct InterfaceName(String);
 
@@ -90,7 +92,7 @@ pub struct LinkConfig {
     /// Whether traffic on the link costs money.
     #[serde(default)]
     pub metered: Option<bool>,
-    /// Most bytes that one run may use.
+    /// Most bytes that one run may carry over the link; for `marline paths` all its runs together.
     #[serde(default, deserialize_with = "parse_text")]
     pub budget: Option<DataSize>,
     /// Upper limit of the rate.
@@ -180,7 +182,7 @@ impl ConfigFile {
         })
     }
 
-    /// The links that the file describes.
+    /// The links that the file describes. They do not count as named by the user: no warning is due if one is not used.
     pub fn described_links(&self) -> Vec<LinkArg> {
         let mut described = Vec::new();
         for (name, link) in &self.links {

@@ -128,7 +128,7 @@ pub(super) async fn tunnel_to(
     }))
 }
 
-/// Maximum time of resolving a name over a link. chosen: the default timeout of resolv.conf(5).
+/// Maximum time of resolving a name over a link. Our choice: the default timeout of resolv.conf(5).
 pub(super) const DNS_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

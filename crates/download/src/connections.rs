@@ -549,7 +549,7 @@ impl Drop for ConnTable {
     }
 }
 
-/// Size of the buffer that all reads share. chosen: larger ones save no system calls below 10 Gbit/s.
+/// Size of the buffer that all reads share. Our choice: larger ones save no system calls below 10 Gbit/s.
 const READ_BUFFER_LEN: usize = 256 * 1024;
 /// In this time, Linux sends four SYNs (at 0, 1, 3 and 7 s; RFC 6298 back-off).
 const DIAL_TIMEOUT: Duration = Duration::from_secs(15);

@@ -270,7 +270,7 @@ pub enum ClientContextError {
     Trust(#[from] TrustRootsError),
 }
 
-/// chosen: as long as an idle connection is kept.
+/// Our choice: as long as an idle connection is kept.
 const LOADED_RTT_MAX_AGE: Duration = Duration::from_secs(60);
 /// In this time, Linux sends three SYNs (at 0, 1 and 3 s; RFC 6298 back-off). After that, another link may do
 /// better.

@@ -165,5 +165,5 @@ impl Digests {
     }
 }
 
-/// Bytes hashed in one step. chosen: half a millisecond of SHA-256.
+/// Bytes hashed in one step. Our choice: half a millisecond of SHA-256.
 const STEP_LEN: usize = 256 * 1024;

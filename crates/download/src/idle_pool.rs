@@ -200,14 +200,14 @@ impl Sink for NullSink {
     fn body(&mut self, _: ReqId, _: &[u8]) {}
 }
 
-/// By default, servers close idle connections after 5 s (Apache httpd 2.4) to 75 s (nginx 1.22). chosen: one
+/// By default, servers close idle connections after 5 s (Apache httpd 2.4) to 75 s (nginx 1.22). Our choice: one
 /// minute.
 const MAX_IDLE: Duration = Duration::from_secs(60);
-/// chosen: enough for a seek or the next segment. The cost is at most three seconds more of a ten-second radio
+/// Our choice: enough for a seek or the next segment. The cost is at most three seconds more of a ten-second radio
 /// tail.
 const MAX_IDLE_CELLULAR: Duration = Duration::from_secs(3);
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// chosen: two connections for each of sixteen servers.
+/// Our choice: two connections for each of sixteen servers.
 const MAX_CONNS: usize = 32;
 
 #[cfg(test)]

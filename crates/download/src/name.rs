@@ -270,7 +270,7 @@ pub(crate) fn truncate(text: &str, max_len: usize) -> &str {
 
 /// Appended to a name that is reserved for unfinished files.
 const SAFE_SUFFIX: &str = ".download";
-/// Maximum length of an extension. Chosen: longer than `.flatpakref` and `.AppImage.zsync`.
+/// Maximum length of an extension. Our choice: longer than `.flatpakref` and `.AppImage.zsync`.
 const MAX_EXTENSION_LEN: usize = 16;
 /// Maximum number of characters of a name in a message.
 const MAX_QUOTED_CHARS: usize = 80;

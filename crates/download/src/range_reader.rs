@@ -299,7 +299,7 @@ const FIRST_BURST: DataSize = DataSize::from_kib(16);
 /// As often as the driver reports progress.
 const PLAYER_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// A transfer that lasts this long may be ended by a seek, so it gets spare connections. Shorter transfers need
-/// none. chosen: longer than a playlist or a segment takes on most links.
+/// none. Our choice: longer than a playlist or a segment takes on most links.
 const SPARE_CONN_DELAY: Duration = Duration::from_millis(300);
 
 #[cfg(test)]

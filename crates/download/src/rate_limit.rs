@@ -116,7 +116,7 @@ impl DownloadLimiter {
     }
 }
 
-/// chosen: 100 ms, which covers two polls at 20 Hz.
+/// Our choice: 100 ms, which covers two polls at 20 Hz.
 const BUCKET_DEPTH: Duration = Duration::from_millis(100);
 /// Slightly more than one packet: smaller reads are not worth a system call.
 const MIN_DEPTH: DataSize = DataSize::from_kib(2);

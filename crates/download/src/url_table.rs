@@ -325,8 +325,8 @@ pub fn is_client_description(name: &HeaderName) -> bool {
 
 /// Maximum number of URLs in a table.
 const MAX_URLS: usize = 1000;
-/// Number of recent redirect targets that are kept when the table is full. chosen: several for each connection that
-/// a download may have.
+/// Number of recent redirect targets that are kept when the table is full. Our choice: several for each connection
+/// that a download may have.
 const KEPT_REDIRECTS: u64 = 250;
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::time::Duration;
 use crate::ca::{CaError, RevocationFile};
 use crate::tls::Credentials;
 
-/// Interval of the check. chosen: revocation takes effect "within seconds".
+/// Interval of the check. Our choice: revocation takes effect "within seconds".
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// State of the reloading of a list.

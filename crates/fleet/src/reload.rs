@@ -1,11 +1,11 @@
-//! Reload requests: passes SIGHUP on to the tasks of a daemon that use files.
+//! Reload requests: the daemon's SIGHUP handler passes them to the tasks that use files (certificates, keys, lists).
 //!
-//! A request never ends a task. Each task reads its files again, and keeps its previous state if the new files are
-//! invalid.
+//! A request carries no data and never ends a task. Each task reads its files again, and keeps its previous state if the
+//! new files are invalid.
 
 use tokio::sync::watch;
 
-/// Sends reload requests.
+/// Sends reload requests. The number counts them; receivers only notice that it has changed.
 #[derive(Debug)]
 pub struct Reloader(watch::Sender<u64>);
 
@@ -37,12 +37,12 @@ impl Default for Reloader {
 }
 
 impl ReloadRequests {
-    /// A receiver that never gets a request.
+    /// A receiver that never gets a request, for tests.
     pub fn never() -> Self {
         Reloader::new().subscribe()
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request. Never returns if the sender is gone.
     pub async fn requested(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;

@@ -26,12 +26,12 @@ use crate::reload::ReloadRequests;
 use crate::service::{Client, ClientError, EnrolReply};
 use crate::tls::{Credentials, TlsError, client_config};
 
-/// Interval of the checks. chosen: short enough to notice soon that the clock was set.
+/// Interval of the checks. Our choice: short enough to notice soon that the clock was set.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
-/// Interval of renewal attempts. chosen: a thousandth of the ten days that are left.
+/// Interval of renewal attempts. Our choice: a thousandth of the ten days that are left.
 const RETRY_INTERVAL: Duration = Duration::from_secs(600);
 const DAY: Duration = Duration::from_secs(86_400);
-/// Shortest interval of the checks. chosen: certificates may have a lifetime of a minute.
+/// Shortest interval of the checks. Our choice: certificates may have a lifetime of a minute.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Reason why there is no new certificate.

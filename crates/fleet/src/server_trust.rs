@@ -17,7 +17,7 @@ use crate::identity::Role;
 use crate::list_reload::ListReload;
 use crate::tls::{ClientAuth, Credentials, OtherAuthorities, Peer, TlsError, client_config, server_config};
 
-/// chosen: short compared with the validity of certificates, which is weeks.
+/// Our choice: short compared with the validity of certificates, which is weeks.
 const EXPIRY_CHECK_INTERVAL: Duration = Duration::from_secs(60);
 
 /// A snapshot of the TLS configurations and revocation lists in force.

@@ -14,8 +14,8 @@ use crate::LabError;
 
 /// Cost of an ordinary job. The capacity of a pool is this times its number of workers.
 pub(crate) const JOB_COST: u64 = 1000;
-/// Largest value of `--jobs`. Chosen: two labs per core of a large machine; with more, the emulators would only be
-/// late.
+/// Largest value of `--jobs`. Our choice: two labs per core of a large machine; with more, the emulators would only
+/// be late.
 pub(crate) const MAX_JOBS: u16 = 16;
 /// Cost of a job that must run alone: more than any capacity.
 pub(crate) const EXCLUSIVE_COST: u64 = u64::MAX;

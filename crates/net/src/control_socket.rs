@@ -29,11 +29,11 @@ use tokio::sync::Semaphore;
 
 use crate::run_dir::RunDir;
 
-/// chosen: ten times the length of the longest request.
+/// Our choice: ten times the length of the longest request.
 const MAX_REQUEST_LEN: u64 = 1024;
-/// chosen: a program on the same machine that needs longer has hung.
+/// Our choice: a program on the same machine that needs longer has hung.
 const IO_TIMEOUT: Duration = Duration::from_secs(2);
-/// chosen: people and a monitoring program send requests; more at once is a mistake in a script.
+/// Our choice: people and a monitoring program send requests; more at once is a mistake in a script.
 pub const MAX_CONNS: usize = 16;
 /// Same as the standard library. Connections wait there for one of the [`MAX_CONNS`] permits.
 const BACKLOG: i32 = 128;

@@ -13,7 +13,7 @@ use marline_sys::mptcp::subflow_infos;
 use marline_sys::tcp_info::TcpInfo;
 use rustix::net::sockopt::set_socket_send_buffer_size_force;
 
-/// chosen: more than the receive window of a relay; unused buffer space takes no memory.
+/// Our choice: more than the receive window of a relay; unused buffer space takes no memory.
 const SEND_BUFFER_LEN: usize = 4 * 1024 * 1024;
 
 /// How long to wait before writing more; `None`: write now.

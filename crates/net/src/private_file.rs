@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
 
-/// chosen: a key or a password has a few hundred bytes.
+/// Our choice: a key or a password has a few hundred bytes.
 const MAX_SECRET_LEN: u64 = 1 << 20;
 
 /// Why a secret was not read.

@@ -194,5 +194,5 @@ async fn serve(
     Ok(())
 }
 
-/// chosen: enough for the pages and players of one user, with their event streams.
+/// Our choice: enough for the pages and players of one user, with their event streams.
 const MAX_STATUS_CONNECTIONS: usize = 256;

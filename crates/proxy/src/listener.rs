@@ -63,9 +63,9 @@ pub(crate) fn http1_builder(timeout: Duration) -> http1::Builder {
     builder
 }
 
-/// chosen: twice what two hundred players with five connections each need.
+/// Our choice: twice what two hundred players with five connections each need.
 const MAX_CONNECTIONS: usize = 2000;
-/// chosen: a sleeping phone responds within minutes.
+/// Our choice: a sleeping phone responds within minutes.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// The largest request head. Bodies are not buffered here.

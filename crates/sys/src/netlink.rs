@@ -364,10 +364,10 @@ fn error_number(message: &[u8]) -> i32 {
     u32_at(message, 16).cast_signed().saturating_neg().max(0)
 }
 
-/// Timeout for a reply. chosen: the kernel needs microseconds, or milliseconds while a driver holds the lock of all
-/// interfaces. After seconds there is a fault that a daemon should report.
+/// Timeout for a reply. Our choice: the kernel needs microseconds, or milliseconds while a driver holds the lock of
+/// all interfaces. After seconds there is a fault that a daemon should report.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
-/// Attempts to dump a list that changes meanwhile. chosen: changes come in bursts of milliseconds.
+/// Attempts to dump a list that changes meanwhile. Our choice: changes come in bursts of milliseconds.
 const MAX_DUMP_TRIES: usize = 8;
 /// Offset of the sequence number in a message header.
 const SEQUENCE_OFFSET: usize = 8;

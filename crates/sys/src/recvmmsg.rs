@@ -125,7 +125,7 @@ fn packet_timestamp(header: &libc::mmsghdr) -> Option<u64> {
     Some(u64::try_from(timestamp.tv_sec).ok()? * 1_000_000_000 + u64::try_from(timestamp.tv_nsec).ok()?)
 }
 
-/// chosen: headers for this number cost as much as the call itself.
+/// Our choice: headers for this number cost as much as the call itself.
 const MIN_SLOTS: usize = 8;
 
 #[cfg(test)]

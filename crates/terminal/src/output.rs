@@ -1,9 +1,10 @@
 //! Standard output and standard error: every line that people or programs read is written here.
 //!
-//! All text is escaped ([`marline_core::printable`]), so that no caller can forget it: server headers, certificates,
-//! interface names and values from Redis appear in results, errors and logs. A test of the sources
-//! (`crates/cli/tests/architecture/`) rejects other code that writes to these streams. The only exceptions are the bytes of a
-//! download (`-o -`) and the cursor movements of progress bars and `watch`, which escape their text themselves.
+//! All text is escaped here ([`marline_core::printable`]), so that no caller can forget it: server headers, certificates,
+//! interface names and values from the fleet service's Redis store appear in results, errors and logs. A test that reads
+//! the sources (`crates/cli/tests/architecture/`) rejects other code that writes to these streams. The only exceptions are
+//! the bytes of a download (`-o -`), and the cursor movements of progress bars and of the subcommands `watch`, which escape
+//! their text themselves.
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -12,8 +13,8 @@ use marline_core::printable::{mask_secrets, printable, printable_lines};
 
 use crate::CliError;
 
-/// Prints a notice for people on standard error: `PROGRAM: LINE`. Errors are ignored: a closed standard error must not
-/// end the program.
+/// Prints a notice for people on standard error, as one line: `PROGRAM: MESSAGE`, sanitized. Errors of writing are
+/// ignored: a closed standard error must not end the program.
 pub fn print_notice(program: &str, message: &str) {
     let _ = writeln!(io::stderr(), "{program}: {}", sanitize(message));
 }
@@ -26,15 +27,17 @@ pub fn print_failure(program: &str, error: &CliError) -> ExitCode {
     ExitCode::from(error.code)
 }
 
-/// Returns a line that is safe to print: escaped, with logins and queries of URLs masked.
+/// Returns one line that is safe to print: control characters escaped as `\uXXXX` (line feeds too), logins and queries of
+/// URLs masked.
 pub fn sanitize(message: &str) -> String {
     mask_secrets(&printable(message))
 }
 
-/// Prints a result on standard output: a table, JSON, or lines for scripts.
+/// Prints a result on standard output: a table, JSON, or lines for scripts. Line feeds are kept, other control characters
+/// escaped; nothing is masked.
 ///
 /// # Errors
-/// Standard output cannot be written. If it is closed, the error has no message.
+/// Standard output cannot be written. If its reader has closed it (`| head`), the error has no message.
 pub fn print_result(text: &str) -> Result<(), CliError> {
     io::stdout().write_all(printable_lines(text).as_bytes())?;
     Ok(())
@@ -49,8 +52,8 @@ pub fn eprint_result(text: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Prints lines on standard error after the output of a child process. Its progress bar may have left the cursor in the
-/// middle of a line; on a terminal that line is erased first.
+/// Prints lines on standard error after the output of a child process, such as a download that the lab measures. Its
+/// progress bar may have left the cursor in the middle of a line; on a terminal that line is erased first.
 pub fn eprint_after_progress(text: &str) {
     let mut stderr = io::stderr();
     let erase_line = if stderr.is_terminal() { "\r\x1b[K" } else { "" };

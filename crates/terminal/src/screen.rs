@@ -10,7 +10,7 @@ use marline_core::printable::{printable, printable_lines};
 
 use crate::CliError;
 
-/// Interval of updates. Chosen: people do not read figures more often.
+/// Interval of updates. Our choice: people do not read figures more often.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Columns and rows of a terminal; 80 × 24 if they are unknown.

@@ -166,7 +166,7 @@ impl BpfDriver {
     }
 }
 
-/// chosen: a secondary link that goes down costs the acknowledgements of a second at most.
+/// Our choice: a secondary link that goes down costs the acknowledgements of a second at most.
 const DOWN_AFTER: Duration = Duration::from_secs(1);
-/// chosen: two probes may be lost.
+/// Our choice: two probes may be lost.
 const PROBE_INTERVAL: Duration = Duration::from_millis(300);

@@ -174,9 +174,9 @@ fn device_kind(socket: &RouteSocket, link: &AccelLink) -> Result<(u32, bool), Ac
 
 /// The compiled program.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("steer.o");
-/// chosen: nine tenths of the secondary link's rate, so that its queue stays empty.
+/// Our choice: nine tenths of the secondary link's rate, so that its queue stays empty.
 const USABLE_TENTHS: u64 = 9;
-/// chosen: 50 ms of the secondary link's time, as much as its round trip varies anyway.
+/// Our choice: 50 ms of the secondary link's time, as much as its round trip varies anyway.
 const BURST: u64 = 50_000_000;
 
 #[cfg(test)]

@@ -107,11 +107,11 @@ struct {
 #define TCX_NEXT -1
 
 #define TENTH 100000000ull
-// chosen: longer than the round trips for which a hole stays open on access links.
+// Our choice: longer than the round trips for which a hole stays open on access links.
 #define CALM 1000000000ull
-// chosen: timeouts come within it.
+// Our choice: timeouts come within it.
 #define SOON (2 * CALM)
-// chosen: seventeen minutes.
+// Our choice: seventeen minutes.
 #define STRIKES 10
 // §4.2: 20 segments, of 1448 bytes.
 #define THRESHOLD (20 * 1448)

@@ -196,7 +196,7 @@ impl CrashRepair {
     }
 }
 
-/// chosen: each link twice where there are two.
+/// Our choice: each link twice where there are two.
 const MAX_TRIES: usize = 4;
 /// The resolution of the runtime's timer.
 const MIN_SLEEP: Duration = Duration::from_millis(1);

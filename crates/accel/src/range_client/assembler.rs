@@ -83,7 +83,7 @@ impl RangeAssembler {
     }
 }
 
-/// chosen: boundary, type and range of a part take 120 to 250 bytes.
+/// Our choice: boundary, type and range of a part take 120 to 250 bytes.
 const PART_OVERHEAD: u64 = 1024;
 
 #[cfg(test)]

@@ -309,13 +309,13 @@ impl FetchJob {
     }
 }
 
-/// chosen: a slow start over a slow link; the machine has asked elsewhere by then.
+/// Our choice: a slow start over a slow link; the machine has asked elsewhere by then.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// chosen: a connection that brings nothing for so long although something is due is dead.
+/// Our choice: a connection that brings nothing for so long although something is due is dead.
 const STALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: less than servers keep connections (nginx: 75 s, Apache: 5 s; the latter is noticed).
+/// Our choice: less than servers keep connections (nginx: 75 s, Apache: 5 s; the latter is noticed).
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// How long a connection without requests stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-/// chosen: one read; holes are a few segments.
+/// Our choice: one read; holes are a few segments.
 const READ_BUFFER: usize = 64 * 1024;

@@ -120,5 +120,5 @@ fn dispatch(
 
 /// Connections for each link and server.
 const CONNS_PER_SERVER: usize = 2;
-/// chosen: descriptors of a host are few; 16 servers at a time over two links.
+/// Our choice: descriptors of a host are few; 16 servers at a time over two links.
 const MAX_CONNS: usize = 64;

@@ -123,7 +123,7 @@ fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// chosen: programs that change packet rules wait five seconds for each other.
+/// Our choice: programs that change packet rules wait five seconds for each other.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The exit code of an error.

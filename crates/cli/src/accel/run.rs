@@ -1,10 +1,11 @@
 //! A run of `marline accel`, until it is stopped.
 //!
 //! 1. Signal handlers are installed before the host is changed, so that a signal at any time restores the host.
-//! 2. Every way out of [`run`] drops the engine, which restores the host. After `kill -9` its nftables rules remain, but
-//!    they forward packets unchanged.
-//! 3. With early ACKs the server considers data delivered that the receiver does not have yet. If this process dies, the
-//!    repair process (`repair`) fetches that data or resets the flow. It is therefore started before the engine.
+//! 2. Every way out of [`run`] drops the engine, which restores the host. After `kill -9` its iptables rules remain, but
+//!    they let packets pass unchanged, because no process reads their queue (`--queue-bypass`).
+//! 3. With early ACKs the server considers data delivered that the receiver does not have yet. The engine lists such data
+//!    in the pending file. If this process dies, the repair process (`repair`) requests the listed data from the server
+//!    and delivers it, or resets the flow. It is therefore started before the engine.
 
 use std::sync::Arc;
 
@@ -63,6 +64,7 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
     let created_run_dir = host_config::ensure_run_dir(&dir).map_err(|error| CliError::failed(error.to_string()))?;
     let (fetch_commands, fetch_receiver) = tokio::sync::mpsc::unbounded_channel();
     let devices = LinkDevices::of(&links);
+    // The last run may have been killed together with its repair process.
     repair::repair_orphan(&dir, primary, &links)?;
     let pending_file =
         config.mechanisms.iter().any(Mechanism::acknowledges_early).then(|| pending_path(&dir, primary));
@@ -111,7 +113,8 @@ pub(super) fn run(args: RunArgs) -> Result<(), CliError> {
         drop(engine);
         drop(repairer);
         if engine_error.is_none() {
-            // Runs the control task once more, so that it sends the response to `marline accel stop`.
+            // Runs the control task once more, so that it sends the response to `marline accel stop`. (After an error of the
+            // engine no client waits for one.)
             runtime.block_on(async { tokio::task::yield_now().await });
         }
         drop(listener);

@@ -51,7 +51,7 @@ const STARTUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before an end of the path manager is reported. SIGTERM reaches the thread and the edge at the same time, and the end
 /// of the whole process needs no notice. Chosen.
 const SIGNAL_GRACE: Duration = Duration::from_millis(500);
-/// First and longest pause between attempts, doubled each time. Chosen: another daemon that restarts needs a second, and a
+/// First and longest pause between attempts, doubled each time. Our choice: another daemon that restarts needs a second, and a
 /// permanent failure costs one attempt per minute.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
 /// Longest pause while no link can be used. Chosen so that a modem is used soon after it has booted.

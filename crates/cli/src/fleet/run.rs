@@ -108,13 +108,13 @@ pub(super) struct RunArgs {
     reallocation_interval: Duration,
 }
 
-/// Lifetime of the service's own certificate. Chosen: one month.
+/// Lifetime of the service's own certificate. Our choice: one month.
 const CERT_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 /// Age at which the own certificate is renewed: a third of the lifetime is left.
 const CERT_RENEWAL_AGE: Duration = Duration::from_secs(20 * 86_400);
-/// Chosen: if the clock is set after the start, peers reject the certificate for at most this long.
+/// Our choice: if the clock is set after the start, peers reject the certificate for at most this long.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// Longest time for pending requests at shutdown. Chosen: longer than the largest batch window.
+/// Longest time for pending requests at shutdown. Our choice: longer than the largest batch window.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Runs the service until a termination signal or a fatal error.

@@ -8,7 +8,8 @@
 use marline_download::DownloadErrorKind;
 
 /// Hint to append to the error of a failed download. `variable` returns an environment variable. The hint is empty
-/// unless the URL is `http:`, the cause is the network, `HTTP_PROXY` is set and no other proxy variable that applies is.
+/// unless the URL is `http:`, the cause is the network (no link, no connection, or the user's time limit), `HTTP_PROXY` is
+/// set, and no variable is set that marline reads for such a URL (`http_proxy`, `all_proxy`, `ALL_PROXY`).
 pub(super) fn hint(kind: DownloadErrorKind, url: &str, variable: impl Fn(&str) -> Option<String>) -> &'static str {
     let is_network_failure =
         matches!(kind, DownloadErrorKind::Network | DownloadErrorKind::NoLink | DownloadErrorKind::TimeLimit);

@@ -11,7 +11,7 @@ use marline_terminal::table::{Table, or_dash};
 use crate::CliError;
 use crate::progress::{rate, size, time};
 
-/// Default for the number of connections that are shown. Chosen: more than a screen shows.
+/// Default for the number of connections that are shown. Our choice: more than a screen shows.
 pub(super) const DEFAULT_MAX_CONNECTIONS: usize = 100;
 
 /// The whole status as text.

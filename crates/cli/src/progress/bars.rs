@@ -157,7 +157,7 @@ fn write_stderr(text: &str) {
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Shortest time between two redraws. Chosen: it looks smooth, and drawing three lines costs 20 µs.
+/// Shortest time between two redraws. Our choice: it looks smooth, and drawing three lines costs 20 µs.
 const REDRAW: Duration = Duration::from_millis(100);
 
 /// Columns of a line without name and bar: `  999.9MB  999.9 Mbit/s 100%  00:00 left`.

@@ -130,7 +130,7 @@ fn summary_line(status: &Status) -> String {
     format!("relay {}: {activity}", status.name)
 }
 
-/// Edges in the table at most. Chosen: more than a screen shows.
+/// Edges in the table at most. Our choice: more than a screen shows.
 const MAX_SHOWN_EDGES: usize = 100;
 
 fn render(status: &Status) -> String {

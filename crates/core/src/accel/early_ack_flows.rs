@@ -242,5 +242,5 @@ impl Accelerator {
 
 /// IANA's port number.
 const HTTPS: u16 = 443;
-/// chosen: more downloads than one host runs; each keeps some tens of kilobytes at the most.
+/// Our choice: more downloads than one host runs; each keeps some tens of kilobytes at the most.
 const MAX_FLOWS: usize = 64;

@@ -603,15 +603,15 @@ impl Machine for Accelerator {
     }
 }
 
-/// chosen: 10 MB of memory; packets of further flows leave unchanged.
+/// Our choice: 10 MB of memory; packets of further flows leave unchanged.
 const MAX_FLOWS: usize = 10_000;
-/// chosen: the servers that a host uses within some minutes; the one that was unused for longest is forgotten.
+/// Our choice: the servers that a host uses within some minutes; the one that was unused for longest is forgotten.
 const MAX_PATHS: usize = 256;
-/// chosen: more than a request with all its cookies.
+/// Our choice: more than a request with all its cookies.
 const MIN_UPLOAD: DataSize = DataSize::from_kib(64);
 const SWEEP_INTERVAL: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
-/// chosen: when the table is full, active flows stay.
+/// Our choice: when the table is full, active flows stay.
 const IDLE_WHEN_FULL: Duration = Duration::from_secs(10);
-/// chosen: a flow that becomes active later starts again, and is observed within one round trip.
+/// Our choice: a flow that becomes active later starts again, and is observed within one round trip.
 const MAX_IDLE: Duration = Duration::from_secs(300);

@@ -162,7 +162,8 @@ impl PosRangeSet {
     }
 }
 
-/// chosen: at 3 % of loss and a window of 6 MiB there are 130 holes; a peer that makes holes on purpose gets no more.
+/// Our choice: at 3 % of loss and a window of 6 MiB there are 130 holes; a peer that makes holes on purpose gets no
+/// more.
 const MAX_RANGES: usize = 2048;
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ impl DualEval {
     }
 }
 
-/// Edges evaluated at a time. Chosen: about 50 µs.
+/// Edges evaluated at a time. Our choice: about 50 µs.
 const BATCH: usize = 4096;
 /// Approximate limit of stored ties. Measured on 1,000 relays and 1,000,000 edges: the same prices as with all
 /// ties.

@@ -297,7 +297,7 @@ const FEW_SIZES: usize = 3;
 /// A round with windows of the same size follows only if the last one gained more than this fraction (1 / 100,000)
 /// of the total.
 const MIN_ROUND_GAIN: i64 = 100_000;
-/// Number of edges examined to find neighbor relays, and number of neighbors that take turns. Chosen: a city and
-/// those around it.
+/// Number of edges examined to find neighbor relays, and number of neighbors that take turns. Our choice: a city
+/// and those around it.
 const NEIGHBOR_SAMPLE: usize = 1000;
 const MAX_NEIGHBORS: usize = 8;

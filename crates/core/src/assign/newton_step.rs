@@ -122,9 +122,9 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Most repetitions after prices were held. Chosen: more did not change the result.
+/// Most repetitions after prices were held. Our choice: more did not change the result.
 const MAX_HOLDS: usize = 6;
-/// Conjugate gradients: most iterations, and the factor by which the squared error must fall. Chosen: the step is
-/// shortened anyway.
+/// Conjugate gradients: most iterations, and the factor by which the squared error must fall. Our choice: the step
+/// is shortened anyway.
 const MAX_ITERATIONS: usize = 30;
 const TOLERANCE: f64 = 1e-4;

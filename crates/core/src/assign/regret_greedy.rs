@@ -110,7 +110,7 @@ impl RegretGreedy {
     }
 }
 
-/// Edges processed at a time. Chosen: about 100 µs.
+/// Edges processed at a time. Our choice: about 100 µs.
 const BATCH: usize = 4096;
 /// Work of sorting one edge, in candidates evaluated.
 const SORT_COST: u64 = 8;

@@ -181,7 +181,7 @@ fn power_times_rate(power: u64, rate: Bitrate) -> u128 {
     u128::from(power) * u128::from(rate.bits_per_sec())
 }
 
-/// Upper bound of the first link's rate. Chosen: ten times the fastest Wi-Fi of today.
+/// Upper bound of the first link's rate. Our choice: ten times the fastest Wi-Fi of today.
 const MAX_RATE: Bitrate = Bitrate::from_mbps(100_000);
 
 /// Lowest rate from which on a condition holds, by bisection; `None`: it does not even hold at [`MAX_RATE`].

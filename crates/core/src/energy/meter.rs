@@ -191,7 +191,7 @@ struct ActivePeriods(Vec<ActivePeriod>);
 
 impl ActivePeriods {
     /// Most periods kept. New periods start at most one gap ago, so only the newest period of each link can overlap
-    /// them. Chosen: enough for eight links that pause all the time.
+    /// them. Our choice: enough for eight links that pause all the time.
     const CAPACITY: usize = 64;
 
     /// Adds a period and returns how much of it was already covered.

@@ -110,7 +110,7 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Most stages. Chosen: the published models have at most two (3G: DCH and FACH; 5G: NR and its LTE leg).
+    /// Most stages. Our choice: the published models have at most two (3G: DCH and FACH; 5G: NR and its LTE leg).
     pub const MAX_STAGES: usize = 4;
 
     /// A tail of these stages, in their order; `None`: there are more than [`Tail::MAX_STAGES`].
@@ -173,10 +173,10 @@ pub struct RadioModel {
 }
 
 impl RadioModel {
-    /// Default [`gap`](Self::gap). Chosen: longer than the 100 ms of continuous reception of an LTE radio (Huang
-    /// 2012) and than the time for which a lost packet keeps the application from reading later ones (an RTT with
-    /// its queueing delay, or Linux's 200 ms of minimum retransmission timeout); short enough that a pause counted
-    /// as activity costs only 2 % of a tail.
+    /// Default [`gap`](Self::gap). Our choice: longer than the 100 ms of continuous reception of an LTE radio
+    /// (Huang 2012) and than the time for which a lost packet keeps the application from reading later ones (an RTT
+    /// with its queueing delay, or Linux's 200 ms of minimum retransmission timeout); short enough that a pause
+    /// counted as activity costs only 2 % of a tail.
     pub const GAP: Duration = Duration::from_millis(500);
 
     /// A radio that draws `curve` in both directions, without promotion, tail and idle power.

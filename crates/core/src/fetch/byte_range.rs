@@ -1,4 +1,5 @@
-//! Half-open range of bytes of a downloaded resource.
+//! Half-open range of bytes of a downloaded resource. The fields of HTTP (`Range`, `Content-Range`) name the last byte
+//! instead of the end; their text is written and parsed elsewhere.
 
 use core::fmt;
 
@@ -17,7 +18,8 @@ pub struct ByteRange {
     pub end: u64,
 }
 
-/// A deserialized range before it is validated. Ranges are read from decision logs when a recorded run is replayed.
+/// A deserialized range before it is validated. Ranges are read from decision logs (JSON records of a run's inputs and
+/// decisions) when the run is replayed.
 #[derive(Deserialize)]
 struct UncheckedRange {
     start: u64,

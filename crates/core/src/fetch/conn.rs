@@ -1,9 +1,9 @@
 //! Connection and request: estimates of rate and RTT, and the bytes that should be in flight.
 //!
 //! The rate is computed over the connection's transfer clock, which stands still while the client waits for the server to
-//! process a request (`server_delay`). "In flight"
-//! means requested and not yet received; the target is about twice the bandwidth-delay product, so that the next
-//! response follows the last one without a gap.
+//! process a request (`server_delay`), so that such waits do not lower it. "In flight" means requested and not yet
+//! received; the target is about twice the bandwidth-delay product, so that each response follows the previous one
+//! without a gap.
 
 use alloc::collections::VecDeque;
 use core::time::Duration;
@@ -19,7 +19,8 @@ use crate::units::{Bitrate, DataSize, Instant};
 #[derive(Clone, Debug)]
 pub(super) struct Conn {
     pub(super) link: LinkId,
-    /// The mirror for which the connection was opened: a URL given by the user or named by a server.
+    /// The mirror for which the connection was opened: a URL given by the user, or named by a server (Link header) or a
+    /// Metalink file.
     pub(super) mirror: UrlId,
     /// The URL after redirects together with the server address in use.
     pub(super) cdn_node: CdnNode,
@@ -35,12 +36,12 @@ pub(super) struct Conn {
     pub(super) last_activity: Instant,
     /// Complete responses so far.
     pub(super) responses: u32,
-    /// The connection gets no more requests, because the server will close it after the requests in flight or because
-    /// the link has too many connections.
+    /// The connection gets no more requests and is closed after those in flight: the server will close it, the link has
+    /// more connections than it needs, or a redirect leads to another server now.
     pub(super) is_draining: bool,
     /// The newest sample of the kernel's TCP statistics (TCP_INFO).
     pub(super) path: PathSample,
-    /// When packets last arrived out of order.
+    /// When the sample's count of packets out of order (`out_of_order`) last grew.
     pub(super) last_reordering: Option<Instant>,
     pub(super) server_delay: ServerDelay,
 }
@@ -97,7 +98,8 @@ impl Conn {
         self.path = path;
     }
 
-    /// Whether packets were lost recently. A receiver sees a loss as segments that arrive out of order.
+    /// Whether packets were lost recently. A receiver sees a loss as segments that arrive out of order, which the kernel
+    /// counts (`tcpi_rcv_ooopack`).
     pub(super) fn has_recent_loss(&self, now: Instant) -> bool {
         self.last_reordering.is_some_and(|at| at + LOSS_MEMORY > now)
     }
@@ -179,7 +181,8 @@ impl Conn {
         let Some(first) = self.rate_window.first_arrival() else { return Bitrate::ZERO };
         let rtt = self.min_rtt();
         let window = (self.rtt() * 8).clamp(RATE_WINDOW.0, RATE_WINDOW.1);
-        // One RTT per burst, plus a margin of a quarter RTT for a late burst.
+        // One burst arrives per RTT. A margin of a quarter RTT includes a late one; its bytes still count as those of one
+        // RTT.
         let burst_interval = rtt + rtt / 4;
         if now < first + burst_interval {
             return self.rate_window.total() / rtt;
@@ -210,7 +213,7 @@ impl Conn {
     ///
     /// In slow start: 2 × everything received so far. The next two RTTs bring about 1.25 × if the congestion window grows
     /// by half per RTT (delayed ACKs), and 3 × if it doubles; 2 × is between these. Afterwards: about two RTTs at
-    /// the expected rate, plus the batching time of requests and the server delay.
+    /// the expected rate, plus a margin for requests that are sent late and the server delay.
     pub(super) fn target_in_flight(&self, now: Instant) -> DataSize {
         let slow_start_target = self.rate_window.total() * 2 + INITIAL_RANGE;
         if self.in_slow_start(now) {
@@ -222,7 +225,8 @@ impl Conn {
         }
         // RTT plus minimum RTT, about two round trips: the RTT may have grown since it was measured, as the queue
         // fills.
-        let steady = self.expected_rate(now) * (self.rtt() + self.min_rtt() + BATCH_INTERVAL + self.server_delay());
+        let steady =
+            self.expected_rate(now) * (self.rtt() + self.min_rtt() + IN_FLIGHT_MARGIN + self.server_delay());
         steady.max(INITIAL_RANGE).min(slow_start_target.max(INITIAL_RANGE * 4))
     }
 }
@@ -245,9 +249,10 @@ pub(super) struct Req {
     pub(super) if_range: Option<Validator>,
     /// When this request was sent, an earlier request on the same connection was incomplete.
     pub(super) is_pipelined: bool,
-    /// From this offset on, another request delivers the same bytes; `u64::MAX` if none does.
+    /// From this offset on, another request delivers the same bytes; `u64::MAX`, the initial value, if none does.
     pub(super) duplicated_from: u64,
-    /// The bytes of this request were assigned to other links, because its own link is stalled.
+    /// The bytes of this request were assigned to other links, because its own link is stalled. The request stays open
+    /// and may still deliver them.
     pub(super) is_released: bool,
 }
 
@@ -263,7 +268,7 @@ impl Req {
 }
 
 /// Size of the first request on a connection of unknown rate.
-/// chosen: four to five initial windows (RFC 6928), more than the first two round trips of slow start can deliver.
+/// Our choice: four to five initial windows (RFC 6928), more than the first two round trips of slow start can deliver.
 pub(super) const INITIAL_RANGE: DataSize = DataSize::from_kib(64);
 
 /// Lower bound of the RTT: a busy host does not schedule timers more precisely.
@@ -275,26 +280,27 @@ const RTT_CEILING: Duration = Duration::from_secs(2);
 /// After this many RTTs slow start is over, whatever the last two RTTs brought.
 const SLOW_START_ROUNDS: u32 = 14;
 
-/// Bounds of the window over which the rate is taken. chosen: long enough to contain the repair of a loss, short enough
+/// Bounds of the window over which the rate is taken. Our choice: long enough to contain the repair of a loss, short enough
 /// to follow a fading link.
 const RATE_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1000));
 
 /// Time after which a loss no longer counts as recent.
 const LOSS_MEMORY: Duration = Duration::from_millis(1500);
 
-/// Requests due within this time are sent as one.
-const BATCH_INTERVAL: Duration = Duration::from_millis(40);
+/// Margin of the target in flight: a request that is sent this much late leaves no gap before its response.
+const IN_FLIGHT_MARGIN: Duration = Duration::from_millis(40);
 
 /// Maximum number of requests in flight per connection, so that they do not pile up at a slow server.
-/// chosen: no reviewed simulation result depends on it, and servers allow 100 HTTP/2 streams (RFC 9113
-/// §6.5.2).
+/// Our choice: no result in the reviewed tables of the simulation (`crates/sim/tests/tables`) depends on it, and servers
+/// allow 100 HTTP/2 streams (RFC 9113 §6.5.2).
 const MAX_REQUESTS: usize = 32;
 
 /// Smallest request worth the overhead of its heads, about 500 bytes in both directions.
 pub(super) const MIN_REQUEST: DataSize = DataSize::from_kib(16);
 
-/// Size of the first request on a connection while a reader waits for the next bytes and the size of the resource is
-/// known. If the queue of the bottleneck is full, it drops all but the first packets of a burst. TLS delivers no byte of
-/// a record (16 KiB with most servers) before the whole record has arrived, so a short response arrives earlier.
-/// chosen: three packets including the response head.
+/// Size of the first request on a connection while a reader (a player, or a pipe) waits for the next bytes and the size
+/// of the resource is known. If the queue of the bottleneck is full, it drops all but the first packets of a burst. TLS
+/// delivers no byte of a record (16 KiB with most servers) before the whole record has arrived, so a short response
+/// arrives earlier.
+/// Our choice: three packets including the response head.
 pub(crate) const FIRST_CHUNK: DataSize = DataSize::from_bytes(3000);

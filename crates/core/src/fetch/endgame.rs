@@ -1,11 +1,13 @@
-//! Endgame: when every byte is in flight, late ranges are requested a second time over a faster connection.
+//! Endgame: when every byte is in flight (requested, not yet received), late ranges are requested a second time over a
+//! connection that can deliver them sooner.
 //!
 //! 1. The straggler is the connection that finishes last; the backup is the one that could deliver another byte first.
 //! 2. The backup requests the end of the straggler's range, as much as makes both finish together. The copy that
 //!    arrives first counts.
 //! 3. The straggler delivers that end last. So if both keep their rates, nothing arrives twice: the download is
-//!    complete before the straggler reaches it. Duplicates so far, plus half of the possible ones, are limited by
-//!    [`Transfers::max_waste`]; if the straggler is far behind, by a twentieth of the file.
+//!    complete before the straggler reaches it. Bytes that arrived twice so far, plus half of those that are requested
+//!    twice now, are limited by [`Transfers::max_waste`]; if the straggler is far behind, by a twentieth of the file
+//!    where that is more.
 
 use core::time::Duration;
 
@@ -19,7 +21,7 @@ use crate::units::DataSize;
 pub(super) fn duplicate_stragglers(transfers: &mut Transfers) {
     for _ in 0..MAX_DUPLICATES {
         let Some((backup, req, range)) = next_duplicate(transfers) else { break };
-        // The mark shortens the straggler's exclusive range, so that the next pass judges what then remains.
+        // This shortens the straggler's exclusive range, so that the next pass judges what then remains.
         if let Some(req) = transfers.reqs.get_mut(&req) {
             req.duplicated_from = range.start;
         }
@@ -35,7 +37,7 @@ pub(super) fn duplicate_stragglers(transfers: &mut Transfers) {
 fn next_duplicate(transfers: &Transfers) -> Option<(ConnId, ReqId, ByteRange)> {
     let (straggler_id, end) = straggler(transfers)?;
     let straggler = transfers.conns.get(&straggler_id)?;
-    // A connection of the same link shares its capacity: it helps only if the straggler has stalled.
+    // A connection of the same link shares its capacity: it helps only if the straggler has stalled (no byte for an RTT).
     let is_stalled = transfers.now.since(straggler.last_activity) >= straggler.rtt();
     let backups = transfers.conns.iter().filter(|(id, conn)| {
         **id != straggler_id && may_duplicate(transfers, conn) && (is_stalled || conn.link != straggler.link)
@@ -77,9 +79,9 @@ fn next_duplicate(transfers: &Transfers) -> Option<(ConnId, ReqId, ByteRange)> {
     Some((backup, req, range))
 }
 
-/// Duplicates the end of the request that is to deliver the byte at `offset`, over another link. Only if that
-/// request would not be complete within `deadline` and both together finish clearly sooner. The limit on waste is
-/// the one for stragglers that are far behind. Returns whether a request was sent.
+/// Before the endgame: duplicates the end of the request that is to deliver the byte at `offset`, for which a reader waits,
+/// over another link. Only if that request would not be complete within `deadline` (from now) and both together finish
+/// clearly sooner. Waste is limited to a twentieth of the file, on metered links too. Returns whether a request was sent.
 pub(crate) fn duplicate_if_late(transfers: &mut Transfers, offset: u64, deadline: Duration) -> bool {
     let Some((backup, req, range)) = late_duplicate(transfers, offset, deadline) else { return false };
     if let Some(req) = transfers.reqs.get_mut(&req) {
@@ -126,8 +128,8 @@ fn late_duplicate(transfers: &Transfers, offset: u64, deadline: Duration) -> Opt
     Some((backup, *id, ByteRange::new(range.start.max(range.end.saturating_sub(duplicate.bytes())), range.end)))
 }
 
-/// Whether a connection may carry a duplicate: it can take a request, its link has a token and budget. With a
-/// budget of zero the range would be cut to nothing.
+/// Whether a connection may carry a duplicate: it can take a request, and its link has a token (limit on the rate of
+/// requests) and data budget left. With a budget of zero the range would be cut to nothing.
 fn may_duplicate(transfers: &Transfers, conn: &Conn) -> bool {
     let can_request = forecast::can_serve_ranges(transfers, conn)
         && conn.has_request_slot()
@@ -154,7 +156,7 @@ fn straggler(transfers: &Transfers) -> Option<(ConnId, Duration)> {
     ends.max_by_key(|(_, end)| *end)
 }
 
-/// Missing bytes that only this connection will deliver.
+/// Missing bytes that only this connection will deliver. Requests whose bytes were assigned to other links do not count.
 fn exclusive_bytes(transfers: &Transfers, conn: &Conn) -> DataSize {
     let reqs = conn.reqs.iter().filter_map(|id| transfers.reqs.get(id)).filter(|req| !req.is_released);
     reqs.map(|req| transfers.coverage.missing_bytes(req.exclusive_range())).sum()

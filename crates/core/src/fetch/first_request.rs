@@ -222,7 +222,7 @@ pub(super) fn resume_first_response(transfers: &mut Transfers) {
 }
 
 /// How long other connections wait for the head of the first response: a multiple of its handshake RTT, within bounds.
-/// chosen: if a server takes longer, waiting costs more than requests beside the first one.
+/// Our choice: if a server takes longer, waiting costs more than requests beside the first one.
 const HEAD_WAIT_RTTS: u32 = 4;
 const HEAD_WAIT: (Duration, Duration) = (Duration::from_millis(150), Duration::from_millis(1000));
 /// How long refusals of other requests are ignored while the first one has no response.

@@ -287,11 +287,11 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// Redirects that are compared with each other, and how often a target may repeat. chosen: longer cycles are ended by
-/// the maximum number of redirects.
+/// Redirects that are compared with each other, and how often a target may repeat. Our choice: longer cycles are ended
+/// by the maximum number of redirects.
 const MAX_RECENT_REDIRECTS: usize = 64;
 /// Credit of a redirect to a new target in the token buckets: one connection.
 const REDIRECT_CREDIT: DataSize = DataSize::from_kib(16);
 const MAX_REDIRECT_REPEATS: usize = 6;
-/// chosen: short enough that one refused SYN does not matter; doubles up to 13 s.
+/// Our choice: short enough that one refused SYN does not matter; doubles up to 13 s.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(200);

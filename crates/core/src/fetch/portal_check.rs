@@ -271,8 +271,8 @@ fn is_refused_on_all_links(transfers: &Transfers, status: u16) -> bool {
         && transfers.links.iter().all(|(id, link)| pending.holds_link(*id) || !link.may_deliver())
 }
 
-/// Wait for a link that neither connects nor has a request. chosen: a second SYN (RFC 6298 §2) and the RTT of a slow
-/// path.
+/// Wait for a link that neither connects nor has a request. Our choice: a second SYN (RFC 6298 §2) and the RTT of a
+/// slow path.
 const IDLE_LINK_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Wait for a link that is connecting: DNS, TCP and TLS over a satellite, or a third SYN.
 const CONNECTING_TIMEOUT: Duration = Duration::from_secs(6);

@@ -206,5 +206,5 @@ pub(super) fn is_suspect_length(transfers: &Transfers, id: ReqId, total: DataSiz
     transfers.resource.phase == Phase::Unknown && ends_there && !is_known
 }
 
-/// Maximum number of unneeded bytes in front of the requested range. chosen: one second of a slow link.
+/// Maximum number of unneeded bytes in front of the requested range. Our choice: one second of a slow link.
 const MAX_SKIPPED: DataSize = DataSize::from_mib(1);

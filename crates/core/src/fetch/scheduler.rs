@@ -273,7 +273,7 @@ pub(super) fn probe_range(transfers: &Transfers) -> Option<ByteRange> {
 /// Time that a request lasts at the connection's rate: far from the end of the download, and near it.
 const LONG_BATCH: Duration = Duration::from_millis(300);
 const SHORT_BATCH: Duration = Duration::from_millis(60);
-/// The same if connections last for a few responses only. chosen: ten handshakes of a slow path.
+/// The same if connections last for a few responses only. Our choice: ten handshakes of a slow path.
 const SHORT_LIVED_BATCH: Duration = Duration::from_secs(3);
 /// Time that a request lasts, in server delays (or RTTs without pipelining): with other usable links, and without.
 const DELAY_FACTOR: u32 = 10;

@@ -195,7 +195,7 @@ pub(super) fn requested_len(requested: RequestRange) -> Option<DataSize> {
     }
 }
 
-/// A range that breaks off with fewer bytes is not worth its request. chosen: less than two packets.
+/// A range that breaks off with fewer bytes is not worth its request. Our choice: less than two packets.
 const TRUNCATED_BELOW: DataSize = DataSize::from_bytes(2000);
 const MAX_TRUNCATED: u32 = 6;
 /// Ranges smaller than this, although more was requested, are given up after so many in a row.
@@ -206,9 +206,9 @@ const MAX_TINY_RANGES: u32 = 8;
 const MAX_RANGES_IGNORED: u32 = 3;
 /// More than the number of halvings from 1 GiB to 16 bytes.
 const MAX_SIZE_REFUSALS: u32 = 24;
-/// A connection that carries more responses is worth its handshake. chosen: nginx allows 1000, Apache 100.
+/// A connection that carries more responses is worth its handshake. Our choice: nginx allows 1000, Apache 100.
 const SHORT_LIVED_RESPONSES: u32 = 16;
-/// chosen: one lost request among this many may be due to an outage.
+/// Our choice: one lost request among this many may be due to an outage.
 const ANSWERED_PER_LOST: u32 = 16;
 
 #[cfg(test)]

@@ -91,11 +91,11 @@ impl TokenBucket {
 
 const MILLITOKENS: i64 = 1000;
 
-/// chosen: a quarter of the requests that 16 connections may have in flight, and a token for a quarter of the smallest
-/// request (16 KiB).
+/// Our choice: a quarter of the requests that 16 connections may have in flight, and a token for a quarter of the
+/// smallest request (16 KiB).
 const REQUEST_LIMITS: BucketLimits =
     BucketLimits { burst: 64, interval: Duration::from_millis(250), bytes_per_token: DataSize::from_kib(4) };
-/// chosen: more than a link opens to find its number of connections (16). A server that closes after each small
+/// Our choice: more than a link opens to find its number of connections (16). A server that closes after each small
 /// response still delivers.
 const CONNECTION_LIMITS: BucketLimits =
     BucketLimits { burst: 24, interval: Duration::from_millis(500), bytes_per_token: DataSize::from_kib(16) };

@@ -77,9 +77,10 @@ pub enum Output {
     Reserved(Result<(), CapacityExceeded>),
 }
 
-/// Interval of the distribution. chosen: eight packets at 10 Mbit/s; 200,000 steps per second for 2,000 edges.
+/// Interval of the distribution. Our choice: eight packets at 10 Mbit/s; 200,000 steps per second for 2,000 edges.
 const ROUND: Duration = Duration::from_millis(10);
-/// Time for which an edge may accumulate credit. chosen: about the time of a video's key frame at the stream's rate.
+/// Time for which an edge may accumulate credit. Our choice: about the time of a video's key frame at the stream's
+/// rate.
 const EDGE_BURST: Duration = Duration::from_millis(100);
 /// Time for which the link may accumulate credit: two rounds, as one may be late.
 const LINK_BURST: Duration = Duration::from_millis(20);
@@ -344,9 +345,9 @@ fn max_link_credit(capacity: Bitrate) -> DataSize {
     (capacity * LINK_BURST).max(MIN_GRANT)
 }
 
-/// Passes of the distribution. chosen: what is left afterwards is less than a packet for each edge.
+/// Passes of the distribution. Our choice: what is left afterwards is less than a packet for each edge.
 const MAX_PASSES: usize = 6;
-/// Longest waiting time. chosen: an edge with a share of a few bytes per second notices when other edges leave.
+/// Longest waiting time. Our choice: an edge with a share of a few bytes per second notices when other edges leave.
 const MAX_WAIT: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

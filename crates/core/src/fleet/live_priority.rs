@@ -30,29 +30,30 @@ use super::fair_share::{FairScheduler, PaceGrant};
 use crate::machine::Machine;
 use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
-/// Interval of the samples. chosen: a video has 20 to 60 pictures a second.
+/// Interval of the samples. Our choice: a video has 20 to 60 pictures a second.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
-/// chosen: four samples; twice the time between pictures of a slow video.
+/// Our choice: four samples; twice the time between pictures of a slow video.
 const DELAY_WINDOW: Duration = Duration::from_millis(200);
-/// chosen: less than the smallest queue of a modem, more than the jitter of a radio's schedule.
+/// Our choice: less than the smallest queue of a modem, more than the jitter of a radio's schedule.
 const MAX_EXTRA_DELAY: Duration = Duration::from_millis(60);
-/// chosen: the longest RTT of a terrestrial link under load, so that the effect of a cut is seen before the next one.
+/// Our choice: the longest RTT of a terrestrial link under load, so that the effect of a cut is seen before the next one.
 const CUT_INTERVAL: Duration = Duration::from_millis(300);
-/// chosen: an encoder that pauses longer has stopped.
+/// Our choice: an encoder that pauses longer has stopped.
 const LIVE_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The minimum allowance of all bulk flows together, so that their connections do not break. chosen: enough for a mail or a page of text.
+/// The minimum allowance of all bulk flows together, so that their connections do not break. Our choice: enough for a mail or a page of
+/// text.
 const MIN_ALLOWANCE: Bitrate = Bitrate::from_bits_per_sec(128_000);
-/// Added with each sample. chosen: from the minimum to 4 Mbit/s in about 12 s.
+/// Added with each sample. Our choice: from the minimum to 4 Mbit/s in about 12 s.
 const ADDITIVE_INCREASE: Bitrate = Bitrate::from_bits_per_sec(12_500);
 /// The allowance also grows by this part of itself with each sample.
 const GROWTH_DIVISOR: u64 = 400;
-/// Share of the rate at which the live flow's delay began. chosen: what TCP's CUBIC returns to.
+/// Share of the rate at which the live flow's delay began. Our choice: what TCP's CUBIC returns to.
 const RECOVERY_SHARE: Ratio = Ratio::from_percent(70);
-/// Part of the missing rate that is recovered with each sample. chosen: most of it within 3 s.
+/// Part of the missing rate that is recovered with each sample. Our choice: most of it within 3 s.
 const RECOVERY_DIVISOR: u64 = 30;
 /// An allowance that has not limited any flow for this long does not grow: the longest pause that a flow is given, plus a sample.
 const LIMITED_WINDOW: Duration = Duration::from_millis(1050);
-/// Window over which rates are measured. chosen: several key frames a second or two apart have equal weight.
+/// Window over which rates are measured. Our choice: several key frames a second or two apart have equal weight.
 const RATE_WINDOW: Duration = Duration::from_secs(2);
 /// The minimum delay is that of the last minute, kept in buckets of which the oldest is dropped.
 const MIN_DELAY_BUCKETS: usize = 6;

@@ -364,13 +364,13 @@ impl AssignmentRequest {
     }
 }
 
-/// chosen: 1 Tbit/s; a matching can represent the sum of eight thousand such relays.
+/// Our choice: 1 Tbit/s; a matching can represent the sum of eight thousand such relays.
 const MAX_RATE: Bitrate = Bitrate::from_mbps(1_000_000);
-/// chosen: the largest number of addresses in a certificate.
+/// Our choice: the largest number of addresses in a certificate.
 const MAX_ADDRESSES: usize = 16;
-/// chosen: as many as fit into a heartbeat of 64 KiB.
+/// Our choice: as many as fit into a heartbeat of 64 KiB.
 const MAX_ORIGINS: usize = 512;
-/// chosen: the largest number of tunnels of a relay (`Limits` of the relay).
+/// Our choice: the largest number of tunnels of a relay (`Limits` of the relay).
 pub const MAX_RESERVATIONS: usize = 16_384;
-/// chosen: BASS measures 3 relays (§IV-B).
+/// Our choice: BASS measures 3 relays (§IV-B).
 const MAX_MEASUREMENTS: usize = 32;

@@ -23,13 +23,13 @@ use serde::{Deserialize, Serialize};
 use crate::machine::Machine;
 use crate::units::{Bitrate, Instant, Ratio};
 
-/// chosen: handshakes, a web page or keep-alives stay below it, and a live stream is above.
+/// Our choice: handshakes, a web page or keep-alives stay below it, and a live stream is above.
 const MIN_KNOWN_RATE: Bitrate = Bitrate::from_bits_per_sec(250_000);
-/// chosen: a gain of half is worth a broken call; the usual variation of rates is not.
+/// Our choice: a gain of half is worth a broken call; the usual variation of rates is not.
 const MIN_GAIN: Ratio = Ratio::from_percent(150);
-/// chosen: a link that appears and disappears within a minute does not move streams.
+/// Our choice: a link that appears and disappears within a minute does not move streams.
 const MIN_HOLD_TIME: Duration = Duration::from_secs(60);
-/// chosen: five samples.
+/// Our choice: five samples.
 const INITIAL_DELAY: Duration = Duration::from_secs(10);
 
 /// What was observed of a link.

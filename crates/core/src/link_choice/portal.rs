@@ -40,13 +40,13 @@ pub(super) struct PortalProbeSchedule {
     is_captive: bool,
 }
 
-/// Shortest interval between probes of a link. Chosen: a probe is about 1 kB.
+/// Shortest interval between probes of a link. Our choice: a probe is about 1 kB.
 pub(super) const MIN_PORTAL_PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// Interval while a portal would do harm. Chosen: 3 MB per day over a link. A new portal answers direct flows for
-/// about as long.
+/// Interval while a portal would do harm. Our choice: 3 MB per day over a link. A new portal answers direct flows
+/// for about as long.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(30);
-/// How long the server's response proves that a link has no portal. Chosen: for this time, a wrong certificate that
-/// no other link contradicts is the destination's.
+/// How long the server's response proves that a link has no portal. Our choice: for this time, a wrong certificate
+/// that no other link contradicts is the destination's.
 const OPEN_LIFETIME: Duration = Duration::from_secs(60);
 
 impl PortalProbeSchedule {

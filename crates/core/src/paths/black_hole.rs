@@ -47,19 +47,19 @@ use super::traffic::Traffic;
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
 
-/// Chosen: two retransmissions of the same data, one second after it was first sent.
+/// Our choice: two retransmissions of the same data, one second after it was first sent.
 const MIN_TIMEOUTS: u8 = 2;
-/// Number of timeouts if the link cannot be joined a second time: about two seconds. Chosen: one more, because then
-/// only the handshake shows that small packets pass.
+/// Number of timeouts if the link cannot be joined a second time: about two seconds. Our choice: one more, because
+/// then only the handshake shows that small packets pass.
 const MIN_TIMEOUTS_UNPROBED: u8 = 3;
-/// How long data sent by the peer may be missing. Chosen: the first retransmission on a link with an RTT of 150 ms
-/// and as much queueing delay arrives after half of that; with the join, the link is useful within two seconds.
+/// How long data sent by the peer may be missing. Our choice: the first retransmission on a link with an RTT of 150
+/// ms and as much queueing delay arrives after half of that; with the join, the link is useful within two seconds.
 const MIN_MISSING_TIME: Duration = Duration::from_millis(1000);
 /// The same in RTTs: the peer's second retransmission arrives after six to seven RTTs.
 const MIN_MISSING_RTTS: u32 = 6;
-/// Chosen: with the join that follows, a link is useful two seconds after the peer first sent data over it.
+/// Our choice: with the join that follows, a link is useful two seconds after the peer first sent data over it.
 const MIN_EMPTY_TIME: Duration = Duration::from_millis(1500);
-/// Chosen: more than a request, the first window of its response and the content of one queue.
+/// Our choice: more than a request, the first window of its response and the content of one queue.
 const MIN_OTHER_DATA: DataSize = DataSize::from_kib(128);
 /// Bytes that the peer sends over one subflow before its scheduler chooses again (Linux: 64 KiB). If more than that
 /// arrives over the new subflow and nothing over the old one, this is no coincidence.
@@ -69,7 +69,7 @@ const CONFIRM_TIME: Duration = Duration::from_secs(2);
 /// Longest poll interval at which sequence numbers are read often enough: the peer takes a retransmission timeout,
 /// at least 200 ms, to send lost data over another subflow.
 const MAX_SEQ_POLL_INTERVAL: Duration = Duration::from_millis(150);
-/// How long a link is not used if no step helps. Chosen: as after a refusal.
+/// How long a link is not used if no step helps. Our choice: as after a refusal.
 const LINK_PAUSE: Duration = Duration::from_secs(60);
 
 /// The search for black holes on the paths of one connection.

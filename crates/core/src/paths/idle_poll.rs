@@ -19,15 +19,16 @@ pub(super) struct IdlePoller {
     fast_until: Instant,
 }
 
-/// Polls per second of each connection. Chosen: the first half second of a transfer that starts goes unnoticed; at
-/// 20 Mbit/s that is κ.
+/// Polls per second of each connection. Our choice: the first half second of a transfer that starts goes unnoticed;
+/// at 20 Mbit/s that is κ.
 const POLLS_PER_CONN: u64 = 2;
-/// Polls per second in total. Chosen: at 15 µs per subflow and two subflows each, 0.6 % of a core.
+/// Polls per second in total. Our choice: at 15 µs per subflow and two subflows each, 0.6 % of a core.
 const MAX_POLLS: u64 = 200;
 /// Polls per second while the rotation is faster (4.5 % of a core), and the duration of that.
 const FAST_POLLS: u64 = 1500;
 const FAST_TIME: Duration = Duration::from_secs(2);
-/// Unattributed bytes per second that make the rotation faster. Chosen: more than ACKs, DNS and a chat add up to.
+/// Unattributed bytes per second that make the rotation faster. Our choice: more than ACKs, DNS and a chat add up
+/// to.
 const FAST_THRESHOLD: DataSize = DataSize::from_kib(128);
 /// Shortest time between two batches of polls.
 const MIN_BATCH_INTERVAL: Duration = Duration::from_millis(50);

@@ -31,7 +31,8 @@ impl LateBytes {
     }
 }
 
-/// Shorter intervals between polls say nothing about a rate. Chosen: a burst that waited in the receiver's queue.
+/// Shorter intervals between polls say nothing about a rate. Our choice: a burst that waited in the receiver's
+/// queue.
 const MIN_POLL_TIME: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

@@ -28,11 +28,11 @@ const MTU_STEPS: [u16; 3] = [MIN_IPV6_MTU, 1024, 576];
 const MIN_IPV6_MTU: u16 = 1280;
 /// Assumed before the driver reports the MTU: Ethernet.
 const DEFAULT_MTU: u16 = 1500;
-/// Duration of a trial. Chosen: as long as it takes to detect that the next step does not help either, at an RTT of
-/// 300 ms.
+/// Duration of a trial. Our choice: as long as it takes to detect that the next step does not help either, at an
+/// RTT of 300 ms.
 const TRIAL_TIME: Duration = Duration::from_secs(6);
-/// Interval after the first trial of a link without a result, doubled each time. Chosen: a lost SYN is rare, and a
-/// sender that has nothing to send pauses for longer.
+/// Interval after the first trial of a link without a result, doubled each time. Our choice: a lost SYN is rare,
+/// and a sender that has nothing to send pauses for longer.
 const TRIAL_PAUSE: Duration = Duration::from_secs(10);
 
 /// MTU state of one link.

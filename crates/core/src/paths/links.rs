@@ -316,7 +316,7 @@ impl Link {
 }
 
 /// Time between the poll that finds a budget spent and the last byte: a poll interval and an RTT with queueing
-/// delay. Chosen: the longest interval of active connections, and half a second of queueing delay.
+/// delay. Our choice: the longest interval of active connections, and half a second of queueing delay.
 const BUDGET_RESERVE_TIME: Duration = Duration::from_millis(800);
 
 /// If counters were read no longer ago than this, and their difference is at least some packets, the bytes count as
@@ -324,7 +324,7 @@ const BUDGET_RESERVE_TIME: Duration = Duration::from_millis(800);
 const MAX_COUNTER_GAP: Duration = Duration::from_millis(1500);
 const MIN_FLOW: DataSize = DataSize::from_bytes(6000);
 
-/// Time in which a low rate of an unused link fades toward the assumed rate. Chosen: three times the paper's mean
+/// Time in which a low rate of an unused link fades toward the assumed rate. Our choice: three times the paper's mean
 /// duration of a Wi-Fi state.
 const RATE_FADE_TIME: Duration = Duration::from_secs(120);
 

@@ -31,21 +31,21 @@ use super::subflow_set::SubflowSet;
 use super::traffic::Traffic;
 use crate::units::{Duration, Instant};
 
-/// Shortest stall that is probed. Chosen: more than a retransmission timeout of 200 ms and its response.
+/// Shortest stall that is probed. Our choice: more than a retransmission timeout of 200 ms and its response.
 const MIN_STALL: Duration = Duration::from_millis(500);
 /// Shortest interval between probes of a path.
 const MIN_PROBE_INTERVAL: Duration = Duration::from_secs(2);
-/// Duration of an urgent probe, or that of two attempts if longer. Chosen: with the stall before it and the first
-/// bytes over another link it is 2.2 s at an RTT of 150 ms, below the limit of 3 s for the failure of a link.
+/// Duration of an urgent probe, or that of two attempts if longer. Our choice: with the stall before it and the
+/// first bytes over another link it is 2.2 s at an RTT of 150 ms, below the limit of 3 s for the failure of a link.
 const URGENT_PROBE_TIME: Duration = Duration::from_millis(800);
 /// Time after which the kernel retransmits a SYN (RFC 6298 §2: 1 s).
 const SYN_RETRANSMIT_TIME: Duration = Duration::from_secs(1);
-/// A burst of at least this duration is a stream, whose end is unexpected. Chosen: longer than a page or a response
-/// in a chat takes.
+/// A burst of at least this duration is a stream, whose end is unexpected. Our choice: longer than a page or a
+/// response in a chat takes.
 const MIN_STREAM: Duration = Duration::from_secs(1);
 
-/// A stall that began at most this long before its link was found dead has the same cause. Chosen: twice the time
-/// of a probe and its interval.
+/// A stall that began at most this long before its link was found dead has the same cause. Our choice: twice the
+/// time of a probe and its interval.
 const LOST_WITH_LINK: Duration = Duration::from_secs(5);
 
 /// A link over which other connections received data within this time is alive.
@@ -249,8 +249,9 @@ fn probe_interval(host: &HostState, index: usize, dead_since: Instant, failures:
     if host.now.since(dead_since) < FAST_PROBE_TIME { DeadPath::FIRST_PROBE } else { SLOW_PROBE_INTERVAL }
 }
 
-/// For this long an unresponsive link is probed every second, and every [`SLOW_PROBE_INTERVAL`] later. Chosen: most
-/// handovers and reconnections of modems take less time.
+/// For this long an unresponsive link is probed every second, and every [`SLOW_PROBE_INTERVAL`] later. Our choice:
+/// most handovers and reconnections of modems take less time.
 const FAST_PROBE_TIME: Duration = Duration::from_secs(20);
-/// Chosen: together with the RTTs of a join, a link is used again within two seconds of its recovery on average.
+/// Our choice: together with the RTTs of a join, a link is used again within two seconds of its recovery on
+/// average.
 const SLOW_PROBE_INTERVAL: Duration = Duration::from_millis(1500);

@@ -11,13 +11,13 @@ use crate::predict::HoltWinters;
 use crate::units::{Bitrate, Duration, Instant};
 
 /// Time for which samples of a resumed or new path are discarded. Measured: at a negligible RTT, a path reaches at
-/// least 80 % of the link's rate within one window of 100 ms. Chosen: three such windows.
+/// least 80 % of the link's rate within one window of 100 ms. Our choice: three such windows.
 pub(super) const SAMPLE_HOLDOFF: Duration = Duration::from_millis(300);
 /// A join that takes longer than this and than three RTTs has failed: over an unreachable path a SYN gets no
 /// response at all.
 pub(super) const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a recovered path carries data before it is judged. Chosen: the length of the throughput window, so that
-/// decisions use only rates over the whole window.
+/// How long a recovered path carries data before it is judged. Our choice: the length of the throughput window, so
+/// that decisions use only rates over the whole window.
 pub(super) const JUDGE_AFTER: Duration = ThroughputWindow::LENGTH;
 
 /// Whether a path has recovered from an outage and is not judged yet.
@@ -136,8 +136,8 @@ pub(super) struct DeadPath {
 impl DeadPath {
     /// Interval until the first retry of a dead path.
     pub(super) const FIRST_PROBE: Duration = Duration::from_secs(1);
-    /// Longest interval between retries. Chosen: a device that comes back into range loses no more than one energy
-    /// tail of its radio.
+    /// Longest interval between retries. Our choice: a device that comes back into range loses no more than one
+    /// energy tail of its radio.
     pub(super) const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(15);
 
     /// A path that is unresponsive from now on, and is probed at `next_probe`.

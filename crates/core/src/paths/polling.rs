@@ -12,11 +12,11 @@ use super::subflow_set::SubflowSet;
 use super::traffic::BURST_PAUSE;
 use crate::units::{Duration, Instant};
 
-/// Polls per second of all active connections together. Chosen: at 15 µs per subflow, two subflows each, and the
-/// same time for decisions, 2 % of a core.
+/// Polls per second of all active connections together. Our choice: at 15 µs per subflow, two subflows each, and
+/// the same time for decisions, 2 % of a core.
 const MAX_POLLS_PER_SECOND: u32 = 300;
-/// Poll interval of marline's policy. Chosen: a fifth of the time after which a second path is found dead; costs
-/// 0.03 % of a core per subflow.
+/// Poll interval of marline's policy. Our choice: a fifth of the time after which a second path is found dead;
+/// costs 0.03 % of a core per subflow.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Poll interval of published policies that measure nothing.
 const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(250);

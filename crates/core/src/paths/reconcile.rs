@@ -27,13 +27,13 @@ use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
 
 /// Time after which other subflows are suspended for a newly active one even if that has carried nothing yet.
-/// Chosen: three times the usual duration of the first RTTs of slow start.
+/// Our choice: three times the usual duration of the first RTTs of slow start.
 const HANDOVER_GRACE: Duration = Duration::from_secs(2);
 /// First interval after a join that was not established; doubled each time.
 const JOIN_RETRY: Duration = Duration::from_secs(2);
 /// Longest of these intervals.
 const MAX_JOIN_RETRY: Duration = Duration::from_secs(300);
-/// First interval after a refusal; doubled each time, up to an hour. Chosen: a server's limit lasts as long as the
+/// First interval after a refusal; doubled each time, up to an hour. Our choice: a server's limit lasts as long as the
 /// connection's other subflows.
 const REFUSAL_RETRY: Duration = Duration::from_secs(60);
 const MAX_REFUSAL_RETRY: Duration = Duration::from_secs(3600);

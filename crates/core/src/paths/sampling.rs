@@ -28,7 +28,7 @@ use crate::units::{Bitrate, DataSize, Duration};
 
 /// How long a path carries alone before its rate counts as its capacity.
 const MIN_SOLO_TIME: Duration = Duration::from_secs(1);
-/// Pause after which a connection is idle, or six RTTs if longer. Chosen: twice the time after which a liveness
+/// Pause after which a connection is idle, or six RTTs if longer. Our choice: twice the time after which a liveness
 /// probe starts.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 

@@ -99,10 +99,10 @@ pub(super) enum PriorityVerdict {
 }
 
 impl PriorityCheck {
-    /// Repetitions before the subflow is destroyed. Chosen: five consecutive losses at 5 % loss rate have a
+    /// Repetitions before the subflow is destroyed. Our choice: five consecutive losses at 5 % loss rate have a
     /// probability of one in three million.
     const MAX_ATTEMPTS: u8 = 5;
-    /// How long bytes are observed. Chosen: three times the distance between packets at 150 kbit/s.
+    /// How long bytes are observed. Our choice: three times the distance between packets at 150 kbit/s.
     const OBSERVATION_TIME: Duration = Duration::from_millis(150);
     /// Bytes that do not count as continued use: one retransmitted or late packet.
     const TOLERATED_BYTES: u64 = 3000;
@@ -220,9 +220,9 @@ impl Subflow {
         self.receiver_rtt.unwrap_or_default().max(self.handshake_rtt()).min(MAX_RTT)
     }
 
-    /// Whether its packets wait in a queue: the RTT is a quarter longer than that of the handshake. Chosen: more
-    /// than the variation of a receiver's estimate. Measured with the kernel: 1.7 to 2.1 times on a full link, 1.04
-    /// times on one with little traffic.
+    /// Whether its packets wait in a queue: the RTT is a quarter longer than that of the handshake. Our choice:
+    /// more than the variation of a receiver's estimate. Measured with the kernel: 1.7 to 2.1 times on a full link,
+    /// 1.04 times on one with little traffic.
     pub(super) fn is_queueing(&self) -> bool {
         self.rtt() * 4 > self.handshake_rtt() * 5
     }
@@ -340,10 +340,10 @@ impl Subflow {
     }
 }
 
-/// Size of outstanding or received data that contains at least one full-sized packet. Chosen: less than a segment
-/// at the smallest MTU of IPv6, and more than a request.
+/// Size of outstanding or received data that contains at least one full-sized packet. Our choice: less than a
+/// segment at the smallest MTU of IPv6, and more than a request.
 pub(super) const FULL_PACKET: DataSize = DataSize::from_bytes(1200);
-/// Chosen: a delayed ACK (40 ms with Linux) and a late driver.
+/// Our choice: a delayed ACK (40 ms with Linux) and a late driver.
 const MIN_ACK_WAIT: Duration = Duration::from_millis(200);
 /// First bytes later than this may have waited behind a lost packet, which the kernel retransmits after at least
 /// 200 ms.
@@ -352,7 +352,7 @@ const LATE_START: Duration = Duration::from_millis(500);
 /// rounds of slow start up to its rate, and φ = 10 samples). Measured with the kernel: 0.85 of 8 Mbit/s in the
 /// first second of LTE beside slow Wi-Fi.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
-/// RTT assumed where the kernel reports none. Chosen: between that of a near and of a distant server.
+/// RTT assumed where the kernel reports none. Our choice: between that of a near and of a distant server.
 const DEFAULT_RTT: Duration = Duration::from_millis(100);
 /// A receiver's RTT estimate above this is a pause of the sender and not a queue.
 const MAX_RTT: Duration = Duration::from_millis(2000);

@@ -210,8 +210,8 @@ impl ThroughputWindow {
 /// A sample below this rate counts as one without data: it is what a path still delivers when it dies.
 const EMPTY_KBPS: u32 = 20;
 
-/// Time in milliseconds after which all data that waited behind a gap has arrived. Chosen: a receive window of 6 MB
-/// at 50 Mbit/s.
+/// Time in milliseconds after which all data that waited behind a gap has arrived. Our choice: a receive window of
+/// 6 MB at 50 Mbit/s.
 const CATCH_UP_MS: u32 = 1000;
 
 fn bitrate_from_kbps(rate: u32) -> Bitrate {

@@ -9,18 +9,18 @@ use super::links::direction_index;
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant, Ratio};
 
-/// Bytes sent at once that count as a new request of a connection that mainly receives. Chosen: less than a
+/// Bytes sent at once that count as a new request of a connection that mainly receives. Our choice: less than a
 /// browser's request, more than a window update (HTTP/2 over TLS: 35 bytes each).
 const MIN_REQUEST: u64 = 100;
-/// The recent byte counts of both directions are halved when one of them exceeds this. Chosen: κ; a request and its
+/// The recent byte counts of both directions are halved when one of them exceeds this. Our choice: κ; a request and its
 /// response are smaller.
 const RECENT_LIMIT: u64 = 1_000_000;
 /// Pause after which a new burst of activity begins.
 pub(super) const BURST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause within one response, or six RTTs if longer. Chosen: a link of 10 kbit/s delivers a packet in 1.2
+/// Longest pause within one response, or six RTTs if longer. Our choice: a link of 10 kbit/s delivers a packet in 1.2
 /// s, and a lost packet is retransmitted after the same time.
 const RESPONSE_PAUSE: Duration = Duration::from_secs(3);
-/// Share of polls with new bytes from which on a response counts as steady. Chosen: at 120 kbit/s a packet arrives
+/// Share of polls with new bytes from which on a response counts as steady. Our choice: at 120 kbit/s a packet arrives
 /// every 100 ms, as often as the link is polled; small responses over an RTT of 120 ms leave every second poll
 /// empty.
 const STEADY_POLLS: Ratio = Ratio::from_percent(75);

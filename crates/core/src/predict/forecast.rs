@@ -58,9 +58,9 @@ impl ExpectedBytes {
 impl Forecast {
     /// Duration of one sample.
     pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(500);
-    /// Time constant with which the present rate's deviation from the mean decays. Chosen: a rate that keeps four
-    /// fifths of its deviation each second decays by 1/e in 4.5 s; recorded Wi-Fi and LTE links have about this
-    /// value.
+    /// Time constant with which the present rate's deviation from the mean decays. Our choice: a rate that keeps
+    /// four fifths of its deviation each second decays by 1/e in 4.5 s; recorded Wi-Fi and LTE links have about
+    /// this value.
     pub const DECAY_TIME: Duration = Duration::from_millis(4500);
 
     /// Adds the link's mean rate over one more step.
@@ -159,7 +159,7 @@ const PRIOR_WEIGHT: f64 = 2.0;
 /// (1 + ρ) ÷ (1 − ρ) for samples with a correlation ρ of 0.8 per second, in seconds.
 const AUTOCORRELATION_TIME: f64 = 9.0;
 /// Variance of a sum over one second, in units of the samples' variance. The correlation of the samples would give
-/// 9 s. Chosen: 3 s, because a plan is revised before most of the time has passed.
+/// 9 s. Our choice: 3 s, because a plan is revised before most of the time has passed.
 const SUM_VARIANCE_TIME: f64 = 3.0;
 
 #[cfg(test)]

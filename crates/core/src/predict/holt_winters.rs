@@ -31,7 +31,7 @@ pub struct HoltWinters {
 
 impl HoltWinters {
     /// Smoothing factor α of the level. He et al., §5.1: results hardly depend on it between 0.2 and 0.8 once
-    /// outliers are separated; eMPTCP does not state its value. Chosen: 0.2. With 0.5, half a second in which
+    /// outliers are separated; eMPTCP does not state its value. Our choice: 0.2. With 0.5, half a second in which
     /// another path's queue delays this path is taken for its rate, and the published controller suspends LTE for
     /// good beside slow Wi-Fi, which the paper's figure 6 does not show.
     pub const ALPHA: f64 = 0.2;

@@ -26,8 +26,8 @@ pub struct RateWindow {
 }
 
 impl RateWindow {
-    /// Arrivals closer together than this are one point. Chosen: a tenth of the shortest RTT that matters (20 ms
-    /// links).
+    /// Arrivals closer together than this are one point. Our choice: a tenth of the shortest RTT that matters (20
+    /// ms links).
     const RESOLUTION: Duration = Duration::from_millis(2);
     /// Longest window that [`rate`](Self::rate) can use.
     pub const MAX_WINDOW: Duration = Duration::from_millis(2000);

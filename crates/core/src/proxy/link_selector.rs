@@ -248,13 +248,13 @@ impl LinkStats {
     }
 }
 
-/// How long a host keeps its link without a new connection. chosen: longer than people take to read a page.
+/// How long a host keeps its link without a new connection. Our choice: longer than people take to read a page.
 const AFFINITY_TIMEOUT: Duration = Duration::from_secs(600);
 const MAX_HOSTS: usize = 1000;
-/// chosen: the connections that a browser opens for one page mostly stay together; download programs open four to
+/// Our choice: the connections that a browser opens for one page mostly stay together; download programs open four to
 /// sixteen.
 const SPREAD_THRESHOLD: usize = 3;
-/// A connection without data for this long is idle. chosen: as long as two retransmissions of a lost packet take.
+/// A connection without data for this long is idle. Our choice: as long as two retransmissions of a lost packet take.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
 /// The amount of data that most pages need before they show anything.
 const FIRST_BYTES: DataSize = DataSize::from_kib(128);

@@ -260,7 +260,7 @@ fn thresholds(profile: &MediaProfile) -> BufferThresholds {
 
 /// Source of a rate that was estimated from reads.
 const SOURCE_READ_RATE: &str = "how fast the player reads";
-/// How long reads are measured. chosen: players read in bursts of some seconds.
+/// How long reads are measured. Our choice: players read in bursts of some seconds.
 const READ_RATE_WINDOW: Duration = Duration::from_secs(10);
 /// Safety margin of the estimate.
 const ESTIMATE_MARGIN: Ratio = Ratio::from_percent(20);

@@ -250,12 +250,12 @@ fn decide(
 
 /// The longest deliberate delay.
 const MAX_HOLD: Duration = Duration::from_secs(30);
-/// Margin at the tightest point of the video. chosen: as for the start delay in core. Over kernel TCP, whose rates are
-/// known to one or two percent and rather underestimated, another second of margin only prolonged the delay.
+/// Margin at the tightest point of the video. Our choice: as for the start delay in core. Over kernel TCP, whose rates
+/// are known to one or two percent and rather underestimated, another second of margin only prolonged the delay.
 const START_MARGIN: Duration = Duration::from_millis(300);
-/// The shortest observation of a rate. chosen: four RTTs of a good link.
+/// The shortest observation of a rate. Our choice: four RTTs of a good link.
 const MIN_OBSERVATION: Duration = Duration::from_millis(200);
-/// The minimum buffer at the start. chosen: mpv, which starts with its first frame, then plays a video of 6 Mbit/s
+/// The minimum buffer at the start. Our choice: mpv, which starts with its first frame, then plays a video of 6 Mbit/s
 /// without a stall over two links of 4 Mbit/s with 20 and 50 ms; with less it stalls within the first second.
 const MIN_START_BUFFER: Duration = Duration::from_millis(500);
 /// Older samples of the rate are dropped.
@@ -264,7 +264,7 @@ const MIN_ELAPSED: Duration = Duration::from_millis(1);
 /// If the links are not known by then, they will not be soon.
 const FORECAST_TIMEOUT: Duration = Duration::from_secs(8);
 /// A response that begins elsewhere and delivers no more than this is taken for an index at the end of the file.
-/// chosen: the index of an MP4 of one and a half hours.
+/// Our choice: the index of an MP4 of one and a half hours.
 const MAX_INDEX_BYTES: u64 = 4 << 20;
 #[cfg(test)]
 mod tests {

@@ -192,16 +192,16 @@ impl GreenBagRadio {
 pub struct GreenBagParams {
     /// The size of a segment: 500 KB of 2^10 bytes (§V-A2).
     pub segment_size: DataSize,
-    /// w_r: a bottleneck is recovered if `w_r × T_P ≤ T_R`. The paper gives no value. chosen: 0.5, so that a subsegment
-    /// is taken over while half of the buffer is left to do it in.
+    /// w_r: a bottleneck is recovered if `w_r × T_P ≤ T_R`. The paper gives no value. Our choice: 0.5, so that a
+    /// subsegment is taken over while half of the buffer is left to do it in.
     pub recovery_weight: Ratio,
-    /// w_e: all links are used again if `w_e × T_P ≤ T_R`. The paper gives no value. chosen: 0.5, as above.
+    /// w_e: all links are used again if `w_e × T_P ≤ T_R`. The paper gives no value. Our choice: 0.5, as above.
     pub fall_back_weight: Ratio,
     /// The share of a link's predicted goodput on which the link-mode chooser relies when it stops using the other
     /// links. It does not apply to a link that is already used alone, which stays so while its full predicted goodput
-    /// suffices. The paper has no such margin. chosen: 0.95. With 1, any prediction error ends in a fall-back, which
-    /// costs a whole tail (15 J); with 0.9 the radio stays active longer. At 60 %, the energy is 124.5, 116.7, 127.1
-    /// and 137.4 J for 0.9, 0.95, 0.99 and 1.
+    /// suffices. The paper has no such margin. Our choice: 0.95. With 1, any prediction error ends in a fall-back,
+    /// which costs a whole tail (15 J); with 0.9 the radio stays active longer. At 60 %, the energy is 124.5, 116.7,
+    /// 127.1 and 137.4 J for 0.9, 0.95, 0.99 and 1.
     pub goodput_margin: Ratio,
     /// α of the goodput's exponential moving average (§IV-B).
     pub alpha: Ratio,

@@ -136,7 +136,7 @@ impl StreamLink {
 /// Lower bound of a subsegment's time, for bytes that had already arrived when its time began.
 const MIN_ELAPSED: Duration = Duration::from_millis(1);
 /// Below this time a rate is not trusted. It covers a queue-inflated RTT, during which nothing or everything may
-/// arrive. chosen: a third of what half a segment takes at the paper's 3 Mbit/s.
+/// arrive. Our choice: a third of what half a segment takes at the paper's 3 Mbit/s.
 const MIN_SAMPLE_TIME: Duration = Duration::from_millis(200);
 /// A subsegment has its own goodput once this much has arrived, or should have at the previous goodput.
 const MIN_SAMPLE_BYTES: DataSize = DataSize::from_kib(32);

@@ -386,6 +386,6 @@ impl Machine for Stream {
     }
 }
 
-/// How often a link that is used alone is checked. chosen: GreenBag polls the player periodically (§IV-C) without
+/// How often a link that is used alone is checked. Our choice: GreenBag polls the player periodically (§IV-C) without
 /// giving an interval.
 const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -84,7 +84,7 @@ fn upper_tail(z: f64) -> f64 {
     0.5 * libm::erfc(z * core::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// Weight of an activation's cost. chosen: with 1 radios are activated more often (`marline-lab reproduce greenbag
+/// Weight of an activation's cost. Our choice: with 1 radios are activated more often (`marline-lab reproduce greenbag
 /// --sim --case X-fluct`).
 const ACTIVATION_WEIGHT: f64 = 2.5;
 /// Lower bound of the forecast's standard deviation: about one request.

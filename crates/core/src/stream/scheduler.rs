@@ -506,28 +506,29 @@ impl Stream {
 const MEGABYTE: DataSize = DataSize::from_bytes(1_000_000);
 /// Lower bound of rates in divisions; prices at lower rates would be meaningless.
 const MIN_RATE: Bitrate = Bitrate::from_bits_per_sec(300_000);
-/// Below this buffer no link goes on standby: activating one takes a promotion, a round trip and a slow start. chosen:
-/// shorter guards end in stalls on fading links (`marline-lab reproduce greenbag --sim --case X-fluct`).
+/// Below this buffer no link goes on standby: activating one takes a promotion, a round trip and a slow start. Our
+/// choice: shorter guards end in stalls on fading links (`marline-lab reproduce greenbag --sim --case X-fluct`).
 const BUFFER_GUARD: Duration = Duration::from_secs(3);
 /// Duration of a fade of the active links, during which the standby links alone carry the video.
 const FADE_TIME: Duration = Duration::from_secs(4);
 /// The guard during a fade.
 const FADING_BUFFER_GUARD: Duration = Duration::from_secs(5);
-/// A link that delivers less than its mean divided by this has an outage. chosen: rates that fluctuate by 40 % of their
-/// mean do not reach it (`marline-lab reproduce greenbag --sim --case X-fluct`); recorded links in moving vehicles do.
+/// A link that delivers less than its mean divided by this has an outage. Our choice: rates that fluctuate by 40 % of
+/// their mean do not reach it (`marline-lab reproduce greenbag --sim --case X-fluct`); recorded links in moving
+/// vehicles do.
 const OUTAGE_DIVISOR: u64 = 5;
 /// Buffer needed to outlast the next outage of a link that has had one.
 const OUTAGE_BUFFER: Duration = Duration::from_secs(15);
 /// Longest start delay that the scheduler chooses, and bound of the estimated one.
 const MAX_START_DELAY: Duration = Duration::from_secs(30);
-/// Standard errors of the rate forecasts that count as certainty. chosen: the few seconds sampled by then look steadier
-/// than the link is.
+/// Standard errors of the rate forecasts that count as certainty. Our choice: the few seconds sampled by then look
+/// steadier than the link is.
 const CONFIDENCE_STD_ERRORS: u64 = 4;
 /// The first samples of a link show its slow start and the draining of the queue that it built.
 const WARM_UP_SAMPLES: u32 = 4;
 /// Number of half-second samples required of a link before anything goes on standby or the start is held back.
 const MIN_SAMPLES: u32 = 6;
-/// How long the start waits to spare metered links. chosen: a start delay that viewers accept.
+/// How long the start waits to spare metered links. Our choice: a start delay that viewers accept.
 const METERED_START_DELAY: Duration = Duration::from_secs(2);
 /// How long standby links wait for the video to become known.
 const UNKNOWN_MEDIA_TIMEOUT: Duration = Duration::from_secs(3);

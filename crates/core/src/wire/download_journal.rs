@@ -37,7 +37,7 @@ use alloc::vec::Vec;
 
 /// Bytes of one record; the header is padded to a multiple of this length.
 pub const RECORD_LEN: usize = 32;
-/// Longest validator that is stored. chosen: real ones are below 100 bytes; with a longer one there is no journal.
+/// Longest validator that is stored. Our choice: real ones are below 100 bytes; with a longer one there is no journal.
 pub const MAX_VALIDATOR_LEN: usize = 4096;
 
 const MAGIC: &[u8; 8] = b"MARLINEJ";

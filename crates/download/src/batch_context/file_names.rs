@@ -1,14 +1,16 @@
 //! Names for the files of a batch. They are distinct, and do not depend on the order in which the files finish.
 //!
-//! 1. A file without a name from the user is named by Content-Disposition or the URL. If another file of the batch
-//!    has that name already, the file becomes `name.1`, `name.2` and so on, as with wget. The order of the list
-//!    decides.
-//! 2. Until its response is known, a file is stored as `name.part`, where `name` comes from its URL. That name is
-//!    distinct, too, so that the next run of the same batch finds it.
-//! 3. The final name is assigned when the response is known and all earlier files of the list have their final
-//!    names or have ended. A complete file waits for them, but at most [`NAME_TIMEOUT`].
+//! 1. A file without a name from the user or a list is named by Content-Disposition or the URL. If another file of
+//!    the batch has that name already, the file becomes `name.1`, `name.2` and so on, as with wget. The order of the
+//!    list decides.
+//! 2. An unfinished file is stored as `name.part`, where `name` is known before the response: from the user, a list
+//!    or the URL. That name is distinct, too, so that the next run of the same batch finds it. A complete file is
+//!    renamed to its final name.
+//! 3. The final name is assigned when the head of the response is known and all earlier files of the list have their
+//!    final names, have failed or were canceled. A complete file waits for them, but at most [`NAME_TIMEOUT`]; then it
+//!    takes the next free name.
 //! 4. A name that the user did not choose (with a number, from a server, a list or a Metalink file) never replaces
-//!    an existing file.
+//!    an existing file. The name from the URL does, as in a single download.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -29,9 +31,9 @@ pub(crate) struct FileNames {
 struct NameEntry {
     /// Target directory; none: the file needs no name.
     dir: Option<PathBuf>,
-    /// The name from the user or the URL.
+    /// The name from the user, a list or the URL.
     preferred: OsString,
-    /// The name under which it is stored until its response is known.
+    /// The name under which it is stored until it is complete.
     initial: OsString,
     source: NameSource,
     is_settled: bool,
@@ -64,7 +66,7 @@ impl FileNames {
     }
 
     /// Adds the next file of the list. Returns the path under which it is stored first.
-    pub(crate) fn add(&mut self, dir: &Path, preferred: &OsStr, naming: NameSource) -> PathBuf {
+    pub(crate) fn add(&mut self, dir: &Path, preferred: &OsStr, source: NameSource) -> PathBuf {
         let is_free =
             |name: &OsStr| with_suffixes(name).all(|name| !self.taken.contains(&collision_key(dir, &name)));
         let initial =
@@ -74,7 +76,7 @@ impl FileNames {
             dir: Some(dir.to_owned()),
             preferred: preferred.to_owned(),
             initial: initial.clone(),
-            source: naming,
+            source,
             is_settled: false,
         });
         display_path(dir, &initial)
@@ -87,17 +89,18 @@ impl FileNames {
         }
     }
 
-    /// Whether all files before this one are settled.
+    /// Whether it is this file's turn to be named: all files before it are settled.
     pub(crate) fn is_next(&self, id: usize) -> bool {
         self.entries.iter().take(id).all(|entry| entry.is_settled)
     }
 
-    /// Assigns the final name of a file; none: it keeps its present name. `suggested` is the server's suggestion.
+    /// Assigns the final name of a file; none: it keeps its initial name, and replaces an existing file of that name.
+    /// `suggested` is the server's suggestion.
     pub(crate) fn assign_final(&mut self, id: usize, suggested: Option<&OsStr>) -> Option<FinalName> {
         let entry = self.entries.get(id)?;
         let dir = entry.dir.clone()?;
-        let (initial, naming) = (entry.initial.clone(), entry.source);
-        let suggested = suggested.filter(|_| naming == NameSource::Url);
+        let (initial, source) = (entry.initial.clone(), entry.source);
+        let suggested = suggested.filter(|_| source == NameSource::Url);
         let preferred = suggested.map_or_else(|| entry.preferred.clone(), OsStr::to_owned);
         let own_keys: Vec<PathBuf> = with_suffixes(&initial).map(|name| collision_key(&dir, &name)).collect();
         // A file's own reservation does not count as a collision.
@@ -107,10 +110,10 @@ impl FileNames {
                 own_keys.contains(&key) || !self.taken.contains(&key)
             })
         };
-        // The initial name is kept, unless the server suggests another one.
+        // The initial name is kept, unless the server suggests one.
         let start = if suggested.is_none() { vec![initial] } else { Vec::new() };
         for name in start.into_iter().chain(numbered_candidates(&preferred)) {
-            let is_generated = suggested.is_some() || name != preferred || naming == NameSource::List;
+            let is_generated = suggested.is_some() || name != preferred || source == NameSource::List;
             let is_new = || display_path(&dir, &name).symlink_metadata().is_err();
             if is_free(&name) && (!is_generated || is_new()) {
                 self.taken.insert(collision_key(&dir, &name));
@@ -127,7 +130,7 @@ impl FileNames {
 /// `name`, `name.1`, `name.2` and so on, shortened if the number would exceed the maximum length.
 fn numbered_candidates(name: &OsStr) -> impl Iterator<Item = OsString> + use<> {
     let name = name.to_owned();
-    (0..MAX_NUMBER).map(move |number| match number {
+    (0..=MAX_NUMBER).map(move |number| match number {
         0 => name.clone(),
         number => with_number(&name, number),
     })
@@ -151,7 +154,7 @@ fn with_suffixes(name: &OsStr) -> impl Iterator<Item = OsString> + '_ {
     })
 }
 
-/// Equal for paths of the same file, however the directory is written.
+/// Equal for paths of the same file, however the directory is written (relative, over symbolic links).
 fn collision_key(dir: &Path, name: &OsStr) -> PathBuf {
     let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     // Lower case, because some file systems treat names that differ only in case as equal.
@@ -166,7 +169,7 @@ fn display_path(dir: &Path, name: &OsStr) -> PathBuf {
 /// Maximum time that a complete file waits for the names of earlier files.
 pub(crate) const NAME_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number that is appended to a name.
-const MAX_NUMBER: u32 = 100_000;
+const MAX_NUMBER: u32 = 99_999;
 
 #[cfg(test)]
 mod tests {

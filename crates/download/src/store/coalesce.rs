@@ -7,8 +7,8 @@
 
 use marline_core::fetch::ByteRange;
 
-/// Maximum number of open runs. Chosen: twice the number of connections that the machine opens by default on two
-/// links.
+/// Maximum number of open runs. Our choice: twice the number of connections that the machine opens by default on
+/// two links.
 pub(super) const MAX_RUNS: usize = 64;
 
 /// The open runs, most recently extended first.

@@ -15,7 +15,7 @@ use super::fs::FileSystem;
 use super::mac_key::MacKey;
 use super::paths::DownloadPaths;
 
-/// A journal below this length is not compacted. Chosen: 32,000 records, which take a few milliseconds to read.
+/// A journal below this length is not compacted. Our choice: 32,000 records, which take a few milliseconds to read.
 const MIN_COMPACTION_LEN: u64 = 1 << 20;
 
 /// An open journal.

@@ -81,8 +81,8 @@ use paths::DownloadPaths;
 use sequential_file::SequentialFile;
 use stream_writer::{StreamTarget, StreamWriter};
 
-/// How far the pieces of a stream may be ahead of its reader. Chosen: 400 Mbit/s for a third of a second, which is
-/// more than needed for links whose delays differ by a few hundred milliseconds.
+/// How far the pieces of a stream may be ahead of its reader. Our choice: 400 Mbit/s for a third of a second, which
+/// is more than needed for links whose delays differ by a few hundred milliseconds.
 pub const STREAM_WINDOW: DataSize = DataSize::from_mib(16);
 
 /// Derives the journal's MAC key from the user's key. Changing the text invalidates all existing journals.
@@ -553,5 +553,5 @@ pub(crate) fn is_stdout_file(other: &Path) -> bool {
     }
 }
 
-/// Bytes read in one step of the checksum. chosen: half a millisecond of SHA-256.
+/// Bytes read in one step of the checksum. Our choice: half a millisecond of SHA-256.
 const CHECK_LEN: usize = 256 * 1024;

@@ -52,17 +52,17 @@ use super::journal_file::{self, JournalFile, JournalIdentity, RecordedRanges};
 use super::paths::DownloadPaths;
 use super::resume::ExistingDownload;
 
-/// Chosen: fewer bytes are fetched again in a moment, so they need no journal.
+/// Our choice: fewer bytes are fetched again in a moment, so they need no journal.
 const JOURNAL_AFTER_BYTES: u64 = 1_000_000;
 /// The same limit for slow downloads, counted from the first byte.
 const JOURNAL_AFTER: Duration = Duration::from_secs(1);
-/// Chosen: a quarter of the 4 MiB that a killed process may lose.
+/// Our choice: a quarter of the 4 MiB that a killed process may lose.
 const MAX_UNRECORDED: u64 = 1 << 20;
-/// Chosen: 32 bytes for each open run, four times a second, cost next to nothing, and a quarter of a second of data
-/// is quickly fetched again.
+/// Our choice: 32 bytes for each open run, four times a second, cost next to nothing, and a quarter of a second of
+/// data is quickly fetched again.
 const RECORD_INTERVAL: Duration = Duration::from_millis(250);
-/// Chosen: the data that a power failure costs. A shorter interval would make slow disks write small pieces all the
-/// time.
+/// Our choice: the data that a power failure costs. A shorter interval would make slow disks write small pieces all
+/// the time.
 const SYNC_INTERVAL: Duration = Duration::from_secs(3);
 
 /// An unfinished file, locked by this run.

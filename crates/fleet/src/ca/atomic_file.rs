@@ -106,7 +106,7 @@ pub(super) fn read(path: &Path) -> Result<Option<String>, CaError> {
     if fits { Ok(Some(text)) } else { Err(CaError::damaged(path, "it is too large for a file of an authority")) }
 }
 
-/// Largest file in bytes. chosen: a log of a million certificates has 200 MB.
+/// Largest file in bytes. Our choice: a log of a million certificates has 200 MB.
 const MAX_LEN: u64 = 1 << 30;
 
 /// Replaces or creates a file of a locked directory atomically.

@@ -64,7 +64,7 @@ pub(super) fn is_server_role(role: Role) -> bool {
 }
 
 const MIN_LIFETIME: Duration = Duration::from_secs(60);
-/// Highest number of addresses. chosen: keeps a token short enough to be pasted into a terminal as one line.
+/// Highest number of addresses. Our choice: keeps a token short enough to be pasted into a terminal as one line.
 const MAX_ADDRESSES: usize = 16;
 
 /// Serialized form of a template in a token.

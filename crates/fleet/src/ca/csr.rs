@@ -60,7 +60,7 @@ impl CertRequest {
     }
 }
 
-/// Longest request in bytes. chosen: a P-256 request has 300 bytes, a long one of openssl with names 2000.
+/// Longest request in bytes. Our choice: a P-256 request has 300 bytes, a long one of openssl with names 2000.
 const MAX_LEN: usize = 16 * 1024;
 
 /// A private key as PEM. Its debug output is masked.

@@ -29,7 +29,7 @@ use super::timestamp::UtcSeconds;
 use super::{Address, Authority, CaError, CertTemplate, IssuedChain};
 use crate::identity::Identity;
 
-/// Rule 2. chosen: with a certificate of a month, one for each day that is left.
+/// Rule 2. Our choice: with a certificate of a month, one for each day that is left.
 const MAX_RENEWALS: usize = 10;
 
 /// Validity period of a certificate.

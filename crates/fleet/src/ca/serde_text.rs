@@ -1,4 +1,5 @@
-//! Serializes values as their text form (`Display`, `FromStr`) in JSON: `#[serde(with = "serde_text")]`.
+//! Serializes times, identities, serial numbers and the like as JSON strings, in the text form of `Display` and `FromStr`:
+//! `#[serde(with = "serde_text")]`.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -18,7 +19,8 @@ where
     String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
 }
 
-/// The same for optional values: `#[serde(with = "serde_text::optional")]`.
+/// The same for optional values, with `null` for none: `#[serde(with = "serde_text::optional")]`. A field that may be absent needs
+/// `default` as well.
 pub(super) mod optional {
     use super::{Deserialize, Deserializer, Display, Error, FromStr, Serializer};
 

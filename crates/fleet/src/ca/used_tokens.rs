@@ -122,7 +122,7 @@ fn parse(text: &str) -> Result<BTreeMap<Nonce, UtcSeconds>, String> {
 const NONCE_LEN: usize = 32;
 /// A nonce, a space, and a time.
 const LINE_LEN: usize = NONCE_LEN + 1 + 20;
-/// chosen: more than a clock that lost its time server is ever set back.
+/// Our choice: more than a clock that lost its time server is ever set back.
 const RETENTION: Duration = Duration::from_secs(86_400);
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use marline_core::units::Instant;
 
-/// chosen: more packets than the keep-alives of spare connections send within the longest interval, and fewer than real traffic.
+/// Our choice: more packets than the keep-alives of spare connections send within the longest interval, and fewer than real traffic.
 pub(super) const MAX_IDLE_PACKETS: u64 = 20;
 
 /// Pauses between two attempts over a failed link.

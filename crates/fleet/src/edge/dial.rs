@@ -26,15 +26,15 @@ use crate::happy_eyeballs::connect_first;
 use crate::link_dialer::{ConnObservation, LinkDialer};
 use crate::tunnel::BufferedSocket;
 
-/// chosen: three SYNs of the kernel take 7 s, and a live stream cannot wait so long; another relay may be close.
+/// Our choice: three SYNs of the kernel take 7 s, and a live stream cannot wait so long; another relay may be close.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
-/// chosen: longer than the handshake over a satellite link.
+/// Our choice: longer than the handshake over a satellite link.
 const PLAIN_TCP_DELAY: Duration = Duration::from_millis(700);
-/// chosen: after MPTCP's second SYN, which the kernel sends after 1 s, and before the third one, after whose loss the kernel stops using
-/// MPTCP for all destinations.
+/// Our choice: after MPTCP's second SYN, which the kernel sends after 1 s, and before the third one, after whose loss the kernel stops
+/// using MPTCP for all destinations.
 const PLAIN_TCP_GRACE: Duration = Duration::from_millis(500);
-/// chosen: what 100 Mbit/s send in 10 ms.
+/// Our choice: what 100 Mbit/s send in 10 ms.
 const NOTSENT_LOWAT: u32 = 128 * 1024;
 const KEEPALIVE_TIME: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);

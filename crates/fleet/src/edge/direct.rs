@@ -23,9 +23,9 @@ use crate::happy_eyeballs::connect_first;
 use crate::link_dialer::{ConnObservation, LinkDialer};
 use crate::tunnel::{Problem, Status, Target};
 
-/// chosen: the same as a relay's.
+/// Our choice: the same as a relay's.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: the names of one web page; each lookup takes a thread.
+/// Our choice: the names of one web page; each lookup takes a thread.
 pub(super) const MAX_LOOKUPS: usize = 16;
 
 /// Connects to the server over the first link that reaches it.

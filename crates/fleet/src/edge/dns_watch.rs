@@ -24,13 +24,13 @@ use super::backoff::{Backoff, BackoffLimits};
 use super::link_rates::LinkState;
 use super::udp_watch::read_counters;
 
-/// chosen: a user looks for the cause of a failure after some seconds; one query is about 150 bytes.
+/// Our choice: a user looks for the cause of a failure after some seconds; one query is about 150 bytes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-/// chosen: more than the keep-alives of spare connections, and fewer than the unanswered queries of one web page.
+/// Our choice: more than the keep-alives of spare connections, and fewer than the unanswered queries of one web page.
 const MAX_IDLE_PACKETS: u64 = 4;
 /// Between probes of a link whose DNS servers do not answer.
 const PROBE_PAUSES: BackoffLimits = BackoffLimits { min: PROBE_INTERVAL, max: Duration::from_secs(60) };
-/// chosen: the resolver's own limit for one server of a link, plus the start of a second query.
+/// Our choice: the resolver's own limit for one server of a link, plus the start of a second query.
 const SYSTEM_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Probes the DNS servers of the links by which packets leave, until dropped.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// How many handshakes start at once, and how long each of them holds its slot. chosen: a small processor completes so many well within
+/// How many handshakes start at once, and how long each of them holds its slot. Our choice: a small processor completes so many well within
 /// the timeout of a handshake (`dial`), and over a satellite link 250 flows still start within a second.
 pub(super) const MAX_HANDSHAKES: usize = 64;
 const HANDSHAKE_SLOT: Duration = Duration::from_millis(250);

@@ -25,7 +25,7 @@ use super::Edge;
 use super::dns_link::{self, DnsLinkState};
 use super::link_rates::LinkState;
 
-/// chosen: a link that appears or disappears causes a dozen changes within this time.
+/// Our choice: a link that appears or disappears causes a dozen changes within this time.
 const MIN_INTERVAL: Duration = Duration::from_millis(300);
 
 /// Routes LAN packets over the best single link until dropped.

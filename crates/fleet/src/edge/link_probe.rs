@@ -20,7 +20,7 @@ use super::dial::{DialOptions, connect, tls_handshake};
 use super::relay_list::RelayEntry;
 use super::trust::ClientTrust;
 
-/// chosen: a cached name is resolved at once.
+/// Our choice: a cached name is resolved at once.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Limits of a probe: how many connection attempts it makes, the time between their starts, and its total time.
@@ -32,12 +32,12 @@ pub(super) struct ProbeTiming {
 }
 
 impl ProbeTiming {
-    /// For a link that is suspected to be down. chosen: an answer that takes longer is useless for a call. With the kernel's
+    /// For a link that is suspected to be down. Our choice: an answer that takes longer is useless for a call. With the kernel's
     /// retransmissions there are five SYNs.
     pub(super) const QUICK: Self =
         Self { attempts: 3, attempt_interval: Duration::from_millis(250), timeout: Duration::from_millis(1500) };
-    /// For a link that may only be slow. chosen: a full queue of a provider delays packets for this long. With the kernel's retransmissions
-    /// there are five SYNs.
+    /// For a link that may only be slow. Our choice: a full queue of a provider delays packets for this long. With the kernel's
+    /// retransmissions there are five SYNs.
     pub(super) const SLOW: Self =
         Self { attempts: 3, attempt_interval: Duration::from_secs(1), timeout: Duration::from_secs(3) };
 }

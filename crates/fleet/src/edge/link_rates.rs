@@ -22,9 +22,9 @@ use marline_paths::status::Status;
 
 use crate::link_dialer::route_preference;
 
-/// chosen: long enough to measure a rate, short enough to notice a failed link.
+/// Our choice: long enough to measure a rate, short enough to notice a failed link.
 pub(super) const SAMPLE_INTERVAL: Duration = Duration::from_secs(2);
-/// chosen: the same as for a relay's measured rate.
+/// Our choice: the same as for a relay's measured rate.
 const PEAK_MEMORY: Duration = Duration::from_secs(30 * 60);
 
 /// State of one link.

@@ -28,15 +28,15 @@ use super::{Edge, dns_watch, flow, lan_routing, private_networks, target_acl, ud
 use crate::listen_error::ListenError;
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, close, parse};
 
-/// chosen: clients run on this host or on its LAN.
+/// Our choice: clients run on this host or on its LAN.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
-/// chosen: how long the last bytes of a reply may take before the connection is reset; the same as a relay's.
+/// Our choice: how long the last bytes of a reply may take before the connection is reset; the same as a relay's.
 const LINGER: Duration = Duration::from_secs(2);
-/// chosen: a sleeping phone answers within minutes.
+/// Our choice: a sleeping phone answers within minutes.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
-/// chosen: more than a client sends before it reads the reply.
+/// Our choice: more than a client sends before it reads the reply.
 const MAX_DISCARDED: usize = 256 * 1024;
 
 /// How many refused clients get a reply at once; the others are reset.

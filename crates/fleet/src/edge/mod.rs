@@ -127,15 +127,15 @@ impl Default for AdmissionConfig {
     }
 }
 
-/// chosen: a household with several browsers has some hundred flows. It stays below the 512 tunnels that a relay carries for one edge
+/// Our choice: a household with several browsers has some hundred flows. It stays below the 512 tunnels that a relay carries for one edge
 /// ([`Limits`](crate::relay::Limits)), because a flow that is requested from a relay twice counts twice there.
 const MAX_FLOWS: usize = 448;
-/// chosen: one client cannot take all slots, and it is enough for a browser.
+/// Our choice: one client cannot take all slots, and it is enough for a browser.
 const MAX_FLOWS_PER_CLIENT: usize = 320;
 
 /// File descriptors of one flow: both sockets, one to sample the queue, and two more to sample a live stream.
 const FDS_PER_FLOW: u64 = 5;
-/// chosen: listeners, spare connections, concurrent connection attempts, the fleet service, lists, DNS lookups.
+/// Our choice: listeners, spare connections, concurrent connection attempts, the fleet service, lists, DNS lookups.
 const RESERVED_FDS: u64 = 96;
 
 impl AdmissionConfig {
@@ -536,9 +536,9 @@ impl Edge {
     }
 }
 
-/// chosen: by then the daemon that manages the links has also noticed the change.
+/// Our choice: by then the daemon that manages the links has also noticed the change.
 const DAEMON_DELAY: Duration = Duration::from_millis(300);
-/// chosen: a routing daemon changes many routes one after the other.
+/// Our choice: a routing daemon changes many routes one after the other.
 const ROUTE_SETTLE_TIME: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -211,11 +211,11 @@ impl Sink for DiscardBody {
     fn body(&mut self, _: ReqId, _: &[u8]) {}
 }
 
-/// chosen: a link that needs longer for a lookup and two RTTs is not waited for.
+/// Our choice: a link that needs longer for a lookup and two RTTs is not waited for.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: a DNS server's first answer and a repeated one; the same time is left for the request.
+/// Our choice: a DNS server's first answer and a repeated one; the same time is left for the request.
 const LOOKUP_TIMEOUT: Duration = Duration::from_millis(2500);
-/// chosen: a name may have many addresses.
+/// Our choice: a name may have many addresses.
 const MAX_ADDRESSES: usize = 4;
 /// Bytes read at once.
 const READ_SIZE: usize = 4096;

@@ -35,11 +35,11 @@ use super::dial::{DialOptions, connect};
 use super::local_domain::{LocalDomain, is_local};
 use crate::tunnel::{Problem, Status, Target};
 
-/// chosen: the same as for a direct connection.
+/// Our choice: the same as for a direct connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: a DNS server's first answer and a repeated one.
+/// Our choice: a DNS server's first answer and a repeated one.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long, and for how many names, it is remembered that a local name led to the Internet. chosen: longer than a page stays open, and
+/// How long, and for how many names, it is remembered that a local name led to the Internet. Our choice: longer than a page stays open, and
 /// more local names than a site has.
 const NAME_LIFETIME: Duration = Duration::from_secs(6 * 3600);
 const MAX_NAMES: usize = 10_000;

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use marline_core::units::{Bitrate, DataSize};
 
-/// chosen: five packets at 300 kbit/s.
+/// Our choice: five packets at 300 kbit/s.
 const RATE_WINDOW: Duration = Duration::from_millis(200);
-/// chosen: a second link joins some RTTs after the first one.
+/// Our choice: a second link joins some RTTs after the first one.
 const MIN_TIME: Duration = Duration::from_millis(800);
-/// chosen: slow start grows from ten packets to a thousand in seven RTTs.
+/// Our choice: slow start grows from ten packets to a thousand in seven RTTs.
 const MIN_RTTS: u32 = 8;
 
 /// The windows of one probe.

@@ -28,18 +28,18 @@ use crate::identity::Name;
 use crate::link_dialer::LinkDialer;
 use crate::service::api_types::Endpoint;
 
-/// chosen: a relay that was restarted is up again.
+/// Our choice: a relay that was restarted is up again.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
-/// chosen: how soon a recovered relay is used again, and how long a full or draining relay gets no flows.
+/// Our choice: how soon a recovered relay is used again, and how long a full or draining relay gets no flows.
 const LAST_RETRY: Duration = Duration::from_secs(10);
-/// chosen: without a portal probe only a handshake with a relay detects a captive portal that has appeared on a link, and until then the
-/// portal answers direct flows.
+/// Our choice: without a portal probe only a handshake with a relay detects a captive portal that has appeared on a link, and until then
+/// the portal answers direct flows.
 const DIRECT_RETRY: Duration = Duration::from_secs(2);
-/// chosen: the usual TTL of a DNS record, so that a relay's new address is found by then.
+/// Our choice: the usual TTL of a DNS record, so that a relay's new address is found by then.
 const DNS_LIFETIME: Duration = Duration::from_secs(60);
-/// chosen: a resolver's first query and its second one.
+/// Our choice: a resolver's first query and its second one.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
-/// Limit of a lookup if an address is known. chosen: a reachable DNS server answers sooner, and a new flow cannot wait much longer.
+/// Limit of a lookup if an address is known. Our choice: a reachable DNS server answers sooner, and a new flow cannot wait much longer.
 const REFRESH_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Address and identity of a relay.

@@ -36,11 +36,11 @@ use crate::service::api_types::{
 };
 use crate::service::{Client, ClientError};
 
-/// chosen: a fault of a list or its file is usually not fixed within five seconds, and each attempt logs it.
+/// Our choice: a fault of a list or its file is usually not fixed within five seconds, and each attempt logs it.
 const CRL_RETRY: Duration = Duration::from_secs(60);
-/// chosen: the shutdown of an edge is not delayed longer.
+/// Our choice: the shutdown of an edge is not delayed longer.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// chosen: the first sample of the links takes less.
+/// Our choice: the first sample of the links takes less.
 const FIRST_LINKS_TIMEOUT: Duration = Duration::from_secs(3);
 /// The selector's clock starts this late, so that times before the start can be expressed.
 const EPOCH_OFFSET: Duration = Duration::from_secs(100 * 86_400);

@@ -76,7 +76,7 @@ impl StateFile {
     }
 }
 
-/// chosen: what was measured in half a minute can be measured again.
+/// Our choice: what was measured in half a minute can be measured again.
 const WRITE_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Writes the state file while an edge runs.

@@ -118,7 +118,7 @@ struct CountReader {
     last_count: Option<(u64, Duration)>,
 }
 
-/// Maximum length of unparsed data. chosen: more than a hundred lines.
+/// Maximum length of unparsed data. Our choice: more than a hundred lines.
 const MAX_RESPONSE: usize = 16 * 1024;
 
 impl CountReader {

@@ -13,7 +13,7 @@ use marline_paths::host_config;
 
 use super::link_rates::LinkSample;
 
-/// chosen: interfaces change rarely; with this value they are checked every ten seconds.
+/// Our choice: interfaces change rarely; with this value they are checked every ten seconds.
 pub(super) const SAMPLES_PER_CHECK: u64 = 5;
 
 /// A link that carries no traffic to relays.

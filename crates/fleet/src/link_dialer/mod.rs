@@ -73,11 +73,11 @@ struct DialerState {
     last_direct_server: Option<SocketAddr>,
 }
 
-/// Longest time of an attempt. chosen: longer than each attempt's own timeouts; it only bounds those without one.
+/// Longest time of an attempt. Our choice: longer than each attempt's own timeouts; it only bounds those without one.
 const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(10);
-/// Time to resolve a name. chosen: enough for a name server's first response and a retransmitted one.
+/// Time to resolve a name. Our choice: enough for a name server's first response and a retransmitted one.
 const DNS_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a successful connection waits for the results of the other links. chosen: longer than [`DNS_TIMEOUT`].
+/// How long a successful connection waits for the results of the other links. Our choice: longer than [`DNS_TIMEOUT`].
 const EVIDENCE_GRACE: Duration = Duration::from_millis(3500);
 
 impl LinkDialer {

@@ -34,7 +34,7 @@ impl Default for Acl {
     }
 }
 
-/// chosen: the ports of live video services: RTMP; RTMPS and HLS or WHIP over HTTPS; HTTP.
+/// Our choice: the ports of live video services: RTMP; RTMPS and HLS or WHIP over HTTPS; HTTP.
 const DEFAULT_PORTS: [u16; 3] = [1935, 443, 80];
 
 /// Why a target is refused.

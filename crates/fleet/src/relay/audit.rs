@@ -24,7 +24,7 @@ use crate::ca::UtcSeconds;
 use crate::identity::Name;
 use crate::tunnel::{Problem, Target};
 
-/// Records that wait for the disk. chosen: one second of a busy relay, some megabytes.
+/// Records that wait for the disk. Our choice: one second of a busy relay, some megabytes.
 const QUEUE_LEN: usize = 8192;
 
 /// One flow, from its request to its end.

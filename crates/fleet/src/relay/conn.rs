@@ -32,13 +32,13 @@ use crate::tunnel::{
     CONNECTED, PaceGrant, Pacer, Problem, Request, Status, UploadProgress, close, copy_bidirectional_with, parse,
 };
 
-/// chosen: shorter than the timeouts of mobile NATs (RFC 5382: at least 2 h 4 min; operators: 5 to 30 min).
+/// Our choice: shorter than the timeouts of mobile NATs (RFC 5382: at least 2 h 4 min; operators: 5 to 30 min).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
-/// chosen: a head is one packet; enough for two retransmissions of it.
+/// Our choice: a head is one packet; enough for two retransmissions of it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: time for the last bytes of a response to arrive before the connection is reset.
+/// Our choice: time for the last bytes of a response to arrive before the connection is reset.
 const LINGER_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many refused connections may linger that long. They count towards no limit, and need one descriptor each. chosen: a third of the
+/// How many refused connections may linger that long. They count towards no limit, and need one descriptor each. Our choice: a third of the
 /// descriptors that are reserved for everything except tunnels.
 pub(super) const MAX_REFUSALS: usize = 32;
 /// For all other refused connections. They receive the response if the edge has sent no early data.

@@ -22,9 +22,9 @@ use super::{Relay, conn, edge_conn};
 use crate::listen_error::ListenError;
 use crate::tls_listener::Handshakes;
 
-/// chosen: three RTTs over a satellite, and two retransmissions.
+/// Our choice: three RTTs over a satellite, and two retransmissions.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: the connections that arrive within one RTT when 2,000 edges reconnect at once.
+/// Our choice: the connections that arrive within one RTT when 2,000 edges reconnect at once.
 const BACKLOG: i32 = 4096;
 
 /// The listening sockets of a relay.

@@ -19,15 +19,15 @@ use marline_core::units::{Bitrate, DataSize};
 
 use crate::service::api_types::Endpoint;
 
-/// chosen: BASS measures for 5 s; the rate of a live stream is even over one second.
+/// Our choice: BASS measures for 5 s; the rate of a live stream is even over one second.
 const WINDOW_TIME: Duration = Duration::from_secs(1);
 /// A longer window contained a pause, and its rate has no meaning.
 const MAX_WINDOW: Duration = Duration::from_millis(1500);
-/// chosen: less is a single key frame, and not a rate.
+/// Our choice: less is a single key frame, and not a rate.
 const MIN_SAMPLE: DataSize = DataSize::from_bytes(64 * 1024);
-/// Length of the present and of the previous period. chosen: paths change over hours.
+/// Length of the present and of the previous period. Our choice: paths change over hours.
 const HISTORY_PERIOD: Duration = Duration::from_secs(300);
-/// chosen: a fleet streams to a handful of ingest servers.
+/// Our choice: a fleet streams to a handful of ingest servers.
 const MAX_ORIGINS: usize = 64;
 
 /// The measured rate to one origin server.

@@ -78,11 +78,11 @@ impl Limits {
     }
 }
 
-/// Descriptors for everything except connections and tunnels. chosen: listeners, runtimes, the control socket and its clients, the
+/// Descriptors for everything except connections and tunnels. Our choice: listeners, runtimes, the control socket and its clients, the
 /// service, lists, DNS lookups, and connection attempts to several addresses of a server at once.
 const RESERVED_FDS: usize = 96;
 
-/// Connections of one edge beyond its tunnels that may wait for a request. chosen: an edge keeps two or three ready.
+/// Connections of one edge beyond its tunnels that may wait for a request. Our choice: an edge keeps two or three ready.
 const SPARES_PER_EDGE: usize = 64;
 
 /// All connected edges.

@@ -21,13 +21,13 @@ use tokio::time::timeout;
 
 use crate::identity::Name;
 
-/// chosen: an edge that opens the flows of a web page at once needs a handful of names.
+/// Our choice: an edge that opens the flows of a web page at once needs a handful of names.
 const MAX_PER_EDGE: usize = 4;
-/// chosen: 64 edges whose lookups all hang use up all; a thread takes 256 KiB of address space and a few pages of memory.
+/// Our choice: 64 edges whose lookups all hang use up all; a thread takes 256 KiB of address space and a few pages of memory.
 const MAX_TOTAL: usize = 256;
-/// chosen: clients give up and try something else after that long.
+/// Our choice: clients give up and try something else after that long.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Stack size in bytes. chosen: the resolver of glibc needs less than half.
+/// Stack size in bytes. Our choice: the resolver of glibc needs less than half.
 const THREAD_STACK: usize = 256 * 1024;
 
 type LookupFn = fn(&str) -> io::Result<Vec<IpAddr>>;

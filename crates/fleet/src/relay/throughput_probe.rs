@@ -23,15 +23,15 @@ use super::registry::ConnPermit;
 use crate::identity::Name;
 use crate::tunnel::{PROBE_PATH, PaceGrant, Pacer as _, Problem, Status};
 
-/// chosen: an edge needs one and a half seconds.
+/// Our choice: an edge needs one and a half seconds.
 const MAX_TIME: Duration = Duration::from_secs(4);
-/// chosen: 85 Mbit/s for that long, which is enough to compare relays.
+/// Our choice: 85 Mbit/s for that long, which is enough to compare relays.
 const MAX_BYTES: u64 = 32 * 1024 * 1024;
-/// chosen: a fifteenth of the time that an edge measures.
+/// Our choice: a fifteenth of the time that an edge measures.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);
-/// chosen: each probe needs a buffer.
+/// Our choice: each probe needs a buffer.
 const MAX_PROBES: usize = 64;
-/// chosen: the size of a tunnel's reads.
+/// Our choice: the size of a tunnel's reads.
 const READ_SIZE: usize = 64 * 1024;
 
 const RESPONSE_HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: no-store\r\n\

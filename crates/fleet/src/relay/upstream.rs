@@ -25,16 +25,16 @@ use crate::happy_eyeballs::{connect_first, interleave_families};
 use crate::identity::Name;
 use crate::tunnel::{Problem, Status, Target};
 
-/// chosen: three SYNs (RFC 6298 §2: after 1, 3 and 7 s) need 7 s.
+/// Our choice: three SYNs (RFC 6298 §2: after 1, 3 and 7 s) need 7 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// chosen: more addresses than a well-behaved name has.
+/// Our choice: more addresses than a well-behaved name has.
 const MAX_ADDRESSES: usize = 8;
 
-/// chosen: a vanished server is detected after four minutes; a live one is probed no more often than NATs require.
+/// Our choice: a vanished server is detected after four minutes; a live one is probed no more often than NATs require.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_PROBES: u32 = 6;
-/// chosen: the bytes that 1 Gbit/s sends in one millisecond.
+/// Our choice: the bytes that 1 Gbit/s sends in one millisecond.
 const NOTSENT_LOWAT: u32 = 128 * 1024;
 
 /// What decides where and how to connect.

@@ -36,14 +36,14 @@ use crate::identity::Role;
 use crate::link_dialer::{ConnObservation, LinkDialer, connect_over};
 use crate::tls::Peer;
 
-/// chosen: a request waits two seconds for its window, and a slow link needs several RTTs.
+/// Our choice: the service may take two seconds to decide a request for a relay, and a slow link needs several RTTs.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// chosen: a request waits two seconds for its window. For a heartbeat, this plus one unresponsive address is less than the three
+/// Our choice: the service may take two seconds to decide a request for a relay. For a heartbeat, this plus one unresponsive address is less than the three
 /// heartbeats after which a relay counts as unhealthy.
 const REUSED_CALL_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: a handshake over a slow link takes less, and up to three machines may be down.
+/// Our choice: a handshake over a slow link takes less, and up to three machines may be down.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);
-/// Bytes. chosen: the list of fifty thousand edges, three hundred bytes each.
+/// Bytes. Our choice: the list of fifty thousand edges, three hundred bytes each.
 const MAX_RESPONSE: usize = 16 * 1024 * 1024;
 
 /// Why a call failed.

@@ -89,11 +89,11 @@ pub enum StartError {
     Authority(#[from] CaError),
 }
 
-/// Work limits for the solver, in candidates examined. chosen: about half a second for a window; the matching of all edges may take
+/// Work limits for the solver, in candidates examined. Our choice: about half a second for a window; the matching of all edges may take
 /// several (`docs/how-it-works/algorithms.md`).
 const WINDOW_WORK: u64 = 50_000_000;
 const FULL_WORK: u64 = 500_000_000;
-/// Concurrent enrolments and renewals (rule 3). chosen: one at a time holds the lock, the others read meanwhile.
+/// Concurrent enrolments and renewals (rule 3). Our choice: one at a time holds the lock, the others read meanwhile.
 const MAX_CA_JOBS: usize = 8;
 /// Prefix of the store's keys for drains.
 pub(super) const DRAIN_PREFIX: &str = "drain/";

@@ -44,12 +44,12 @@ struct InstanceReport {
     seen_at: Instant,
 }
 
-/// How long an instance counts as running after its last report. chosen: twelve heartbeats.
+/// How long an instance counts as running after its last report. Our choice: twelve heartbeats.
 const WINDOW: Duration = Duration::from_secs(60);
-/// Returns that count as evidence. chosen: a late request of a process that has just ended causes two: its own, and the next one of
+/// Returns that count as evidence. Our choice: a late request of a process that has just ended causes two: its own, and the next one of
 /// its successor.
 const MIN_RETURNS: u32 = 3;
-/// chosen: two addresses are enough for an operator to find the machines.
+/// Our choice: two addresses are enough for an operator to find the machines.
 const MAX_INSTANCES: usize = 4;
 
 impl Duplicates {

@@ -12,15 +12,15 @@ use super::client::Client;
 use super::leader_lease::boot_time;
 use super::lock::lock;
 
-/// Connections of another process of the service, which forwards for many members. chosen: several times the edge requests of a window,
-/// from four other processes.
+/// Connections of another process of the service, which forwards for many members. Our choice: several times the edge requests that are
+/// matched together, from four other processes.
 pub(super) const MAX_FLEET_CONNECTIONS: usize = 1024;
-/// chosen: a tenth of a lease, within which another process takes over.
+/// Our choice: a tenth of a lease, within which another process takes over.
 const DOWN_TIME: Duration = Duration::from_secs(1);
-/// Connections kept open. chosen: far fewer than the leader accepts ([`MAX_FLEET_CONNECTIONS`]); additional ones are closed after use.
+/// Connections kept open. Our choice: far fewer than the leader accepts ([`MAX_FLEET_CONNECTIONS`]); additional ones are closed after use.
 const MAX_IDLE: usize = 64;
 
-/// Rule 3. chosen: the leader has capacity for four processes that forward to it.
+/// Rule 3. Our choice: the leader has capacity for four processes that forward to it.
 const MAX_REQUESTS: usize = MAX_FLEET_CONNECTIONS / 4;
 
 /// The pool of connections to the leader.

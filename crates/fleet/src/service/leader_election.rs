@@ -28,12 +28,12 @@ use super::store::{Bid, BidOutcome, Entry, Leader, Row, Store, StoreError};
 use crate::ca::{CaError, UtcSeconds};
 use crate::identity::Name;
 
-/// chosen: four consecutive bids may fail.
+/// Our choice: four consecutive bids may fail.
 const RENEW_INTERVAL: Duration = Duration::from_secs(2);
 const BID_INTERVAL: Duration = Duration::from_secs(1);
-/// chosen: members repeat with their next heartbeat what was lost before it was written.
+/// Our choice: members repeat with their next heartbeat what was lost before it was written.
 const REPLICATION_INTERVAL: Duration = Duration::from_secs(1);
-/// Rows written in one call. chosen: collecting them holds the scheduler's lock for one millisecond.
+/// Rows written in one call. Our choice: collecting them holds the scheduler's lock for one millisecond.
 const MAX_ROWS: usize = 256;
 
 impl Coordinator {

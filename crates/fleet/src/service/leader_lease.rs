@@ -16,9 +16,9 @@ use super::store::{Bid, Leader};
 use crate::ca::{CaError, Nonce};
 use crate::identity::Name;
 
-/// chosen: another process takes over within two heartbeats.
+/// Our choice: another process takes over within two heartbeats.
 pub(super) const LEASE: Duration = Duration::from_secs(10);
-/// chosen: more than two clocks drift apart during a lease.
+/// Our choice: more than two clocks drift apart during a lease.
 const CLOCK_MARGIN: Duration = Duration::from_secs(1);
 
 /// This process's lease on the leadership, or else what it knows of the leader.

@@ -57,7 +57,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// chosen: two thousand edges that reconnect at once are accepted at once (`load` in the tests); heartbeats come each five seconds,
+    /// Our choice: two thousand edges that reconnect at once are accepted at once (`load` in the tests); heartbeats come each five seconds,
     /// over a slow link as well; a member needs one connection, and has three while it roams; each takes some 30 KB of memory.
     fn default() -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Limits {
     }
 }
 
-/// Descriptors reserved for everything but connections of members. chosen: the requests forwarded to the leader at once, the pooled
+/// Descriptors reserved for everything but connections of members. Our choice: the requests forwarded to the leader at once, the pooled
 /// connections to it, and some more.
 const RESERVED_FDS: usize = 384;
 

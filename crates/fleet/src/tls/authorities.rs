@@ -26,9 +26,9 @@ use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, Sig
 use super::{Peer, TlsError, file_error, library_error, pem_error_text};
 use crate::ca::{Crl, pem, pem_encode};
 
-/// chosen: an authority and its successor, with headroom for mistakes.
+/// Our choice: an authority and its successor, with headroom for mistakes.
 const MAX_AUTHORITIES: usize = 8;
-/// Largest bundle in bytes. chosen: a revocation list of 20,000 certificates has about 1 MiB as PEM.
+/// Largest bundle in bytes. Our choice: a revocation list of 20,000 certificates has about 1 MiB as PEM.
 const MAX_BUNDLE_LEN: u64 = 8 << 20;
 
 /// Contents of a bundle.

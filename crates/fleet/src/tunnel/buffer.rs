@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// chosen: 128 blocked tunnels, each with all that two readers may have read.
+/// Our choice: 128 blocked tunnels, each with all that two readers may have read.
 const SHRINK_THRESHOLD: usize = 40 << 20;
 /// Longest record of TLS 1.3 (RFC 8446 §5.2), including its header.
 const MAX_TLS_RECORD: usize = 16_384 + 256 + 5;

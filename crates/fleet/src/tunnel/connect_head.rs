@@ -9,9 +9,9 @@ use std::fmt::Write as _;
 
 use marline_core::fleet::Target;
 
-/// Longest accepted head. chosen: a host name and a dozen fields; the default of nginx.
+/// Longest accepted head. Our choice: a host name and a dozen fields; the default of nginx.
 pub(crate) const MAX_HEAD_LEN: usize = 8192;
-/// Highest number of header fields. chosen: curl sends four.
+/// Highest number of header fields. Our choice: curl sends four.
 const MAX_HEADER_FIELDS: usize = 64;
 
 /// A request of an edge.
@@ -100,7 +100,7 @@ impl Problem {
     }
 }
 
-/// Value of `Retry-After` in seconds. chosen: an edge requests another relay from the fleet service long before.
+/// Value of `Retry-After` in seconds. Our choice: an edge requests another relay from the fleet service long before.
 const RETRY_AFTER: u32 = 5;
 
 /// Response to a CONNECT whose tunnel is open. It has no length (RFC 9110 §9.3.6).

@@ -34,7 +34,7 @@ pub(crate) trait Pacer {
     fn settle(&mut self, up: bool, granted: DataSize, passed: DataSize);
 }
 
-/// Size of the read buffer. chosen: four TLS records.
+/// Size of the read buffer. Our choice: four TLS records.
 const READ_SIZE: usize = 64 * 1024;
 
 thread_local! {
@@ -60,8 +60,8 @@ struct IdleTimeouts {
     half_closed: Duration,
 }
 
-/// chosen: a shell left open overnight still works in the morning. For half-closed connections nginx allows a minute,
-/// as does Linux in `FIN_WAIT2`; RFC 5382 (REQ-5) requires four minutes for partially closed ones.
+/// Our choice: a shell left open overnight still works in the morning. For half-closed connections nginx allows a
+/// minute, as does Linux in `FIN_WAIT2`; RFC 5382 (REQ-5) requires four minutes for partially closed ones.
 const IDLE_TIMEOUTS: IdleTimeouts =
     IdleTimeouts { both_open: Duration::from_secs(24 * 60 * 60), half_closed: Duration::from_secs(10 * 60) };
 

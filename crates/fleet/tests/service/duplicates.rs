@@ -1,4 +1,8 @@
-//! Detection of one certificate that two processes use.
+//! Detection of one certificate that two processes use at the same time, such as on a copied memory card. Operators see it,
+//! and both processes are served all the same.
+//!
+//! Each process sends a random instance number with its reports. Evidence is that an instance reports again after another one
+//! did. Two such returns may be due to a late request of a process that has just been replaced; the third one counts.
 
 use marline_fleet::service::api_types::{EdgeSummary, RelaySummary};
 use serde_json::Value;
@@ -7,6 +11,7 @@ use super::leader_failover::two_processes;
 use super::redis_servers::RedisServer;
 use super::*;
 
+/// Number of processes that the operator sees for the first edge; 0: no duplicate was detected.
 async fn duplicate_count(operator: &mut Client) -> usize {
     let rows: Vec<EdgeSummary> = operator.get("/v1/edges").await.unwrap();
     rows[0].duplicate_addresses.len()
@@ -26,11 +31,12 @@ fn two_processes_with_one_certificate_are_reported_and_served() {
         for _ in 0..3 {
             send_report(&mut first).await;
         }
-        // A restart of the same machine.
+        // Looks like a restart of the machine: the first process does not return.
         for _ in 0..3 {
             send_report(&mut second).await;
         }
         assert_eq!(duplicate_count(&mut ann).await, 0);
+        // Two returns, then the third one.
         send_report(&mut first).await;
         send_report(&mut second).await;
         assert_eq!(duplicate_count(&mut ann).await, 0);
@@ -57,6 +63,7 @@ fn copies_that_report_to_different_processes_of_the_service_are_detected() {
     block_on(async {
         let server = RedisServer::start(&[]);
         let service = TestService::not_started();
+        // One of them leads, and the other one forwards reports to it.
         let (first, second) = two_processes(&service, || server.store()).await;
         let credentials = service.member("marline://edge/cam-7");
         let (mut first_client, mut second_client) =

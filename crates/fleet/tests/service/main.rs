@@ -150,6 +150,7 @@ fn mbps(n: u64) -> Bitrate {
     Bitrate::from_mbps(n)
 }
 
+/// A relay's heartbeat with this capacity in Mbit/s, all of it free.
 fn heartbeat(capacity: u64, seen_version: StateVersion) -> Heartbeat {
     Heartbeat {
         capacity: mbps(capacity),
@@ -165,6 +166,8 @@ fn heartbeat(capacity: u64, seen_version: StateVersion) -> Heartbeat {
     }
 }
 
+/// An edge's request: the rate to the origin server over its best single link, and the rates that it has measured over relays, in
+/// Mbit/s.
 fn assignment_request(best_link_rate: u64, measured: &[(&str, u64)]) -> AssignmentRequest {
     let measured = measured.iter().map(|(relay, rate)| RelayMeasurement {
         relay: relay.parse().unwrap(),

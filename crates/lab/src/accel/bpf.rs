@@ -61,7 +61,7 @@ fn acknowledgement(number: u32) -> Vec<u8> {
 
 /// A little more than the tenth of a second after which the program counts a flow as busy.
 const BUSY_AFTER: Duration = Duration::from_millis(120);
-/// chosen: some milliseconds, in which the flow stays busy.
+/// Our choice: some milliseconds, in which the flow stays busy.
 const RUNS: u32 = 100_000;
 
 #[cfg(test)]

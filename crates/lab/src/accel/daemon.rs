@@ -188,7 +188,7 @@ fn command(program: &Path, folder: &Path, args: &[&str]) -> Command {
 }
 
 const OUTPUT_FILE: &str = "said.log";
-/// chosen: its start takes far less.
+/// Our choice: its start takes far less.
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -12,8 +12,8 @@ use marline_sim::spec::{LinkEvent, LinkEventKind};
 
 /// From the beginning of an outage to that of the next, on average (Super-aggregation §6.4).
 const OUTAGE_INTERVAL: Duration = Duration::from_secs(20);
-/// After an outage at least so much of the run remains, so that its effect is measured. chosen: some round trips of 200
-/// ms.
+/// After an outage at least so much of the run remains, so that its effect is measured. Our choice: some round trips of
+/// 200 ms.
 const MIN_TIME_AFTER: Duration = Duration::from_secs(2);
 
 /// A time in which nothing passes.

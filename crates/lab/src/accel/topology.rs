@@ -19,13 +19,13 @@ use crate::{Congestion, Lab, LabError, LabSpec, Segment, Service};
 /// The links' names.
 pub(crate) const PRIMARY: &str = "primary";
 pub(crate) const CELL: &str = "cell";
-/// The round-trip time to the primary link's gateway. chosen: an idle access point.
+/// The round-trip time to the primary link's gateway. Our choice: an idle access point.
 pub(crate) const GATEWAY_RTT: Duration = Duration::from_millis(4);
-/// The round-trip time to the second link's gateway. chosen: a base station.
+/// The round-trip time to the second link's gateway. Our choice: a base station.
 const CELL_GATEWAY_RTT: Duration = Duration::from_millis(30);
 /// The place of the server.
 const SERVER_SITE: usize = 1;
-/// The gateways' routing table for packets of the second link. chosen: any that is free.
+/// The gateways' routing table for packets of the second link. Our choice: any that is free.
 const ROUTING_TABLE: &str = "77";
 
 /// What limits the primary link.

@@ -172,8 +172,8 @@ fn add_active(active: &mut Vec<String>, status: &Value) {
 
 /// How often due work is checked.
 const LOOP_INTERVAL: Duration = Duration::from_millis(10);
-/// How often the status is requested. chosen: half of the shortest outage, so that mechanisms that are active only then
-/// are seen; each request is a process, which affects what is measured.
+/// How often the status is requested. Our choice: half of the shortest outage, so that mechanisms that are active only
+/// then are seen; each request is a process, which affects what is measured.
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

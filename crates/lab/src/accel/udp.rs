@@ -16,7 +16,7 @@ use crate::accel::topology;
 const PAYLOAD: usize = 1464;
 /// The client's port.
 const PORT: u16 = 9001;
-/// How often datagrams are sent. chosen: few enough at once for the queue.
+/// How often datagrams are sent. Our choice: few enough at once for the queue.
 const SEND_INTERVAL: Duration = Duration::from_millis(2);
 /// The time that is not counted.
 const WARM_UP: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ use crate::accel::topology;
 use crate::server::Payload;
 use crate::{Lab, LabError};
 
-/// The port for uploads. chosen: any that nginx does not use.
+/// The port for uploads. Our choice: any that nginx does not use.
 const PORT: u16 = 8080;
 /// How often a receiver checks whether it is to stop.
 const STOP_CHECK_INTERVAL: Duration = Duration::from_millis(50);

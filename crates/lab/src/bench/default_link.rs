@@ -254,9 +254,9 @@ fn dns_response(query: &[u8], address: Ipv4Addr) -> Option<Vec<u8>> {
     Some(response)
 }
 
-/// Chosen: about the rate at which programs open flows for a user.
+/// Our choice: about the rate at which programs open flows for a user.
 const FLOW_INTERVAL: Duration = Duration::from_millis(500);
-/// Chosen: more than the number of ready connections that the edge keeps.
+/// Our choice: more than the number of ready connections that the edge keeps.
 const FLOW_COUNT: u32 = 5;
 /// A flow that takes longer has failed.
 const FLOW_TIMEOUT: Duration = Duration::from_secs(30);

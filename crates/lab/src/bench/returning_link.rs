@@ -306,13 +306,13 @@ fn time_until_bytes(
 
 /// Installs the default route over the interface, as a DHCP client does.
 const DEFAULT_ROUTE_COMMAND: &str = "ip route replace default via 10.$2.0.1 dev $1 metric 10$2";
-/// Chosen: more than probes and retransmissions, and less than 0.1 s of a link.
+/// Our choice: more than probes and retransmissions, and less than 0.1 s of a link.
 const RECOVERY_BYTES: u64 = 50_000;
 /// After this time connections are managed and the edge's connections are ready.
 const SETTLE_TIME: Duration = Duration::from_secs(2);
-/// Chosen: long enough for both links to carry data.
+/// Our choice: long enough for both links to carry data.
 const TIME_BETWEEN_OUTAGES: Duration = Duration::from_secs(4);
-/// Chosen: longer than it takes to detect that a link drops all packets.
+/// Our choice: longer than it takes to detect that a link drops all packets.
 const OUTAGE_TIME: Duration = Duration::from_secs(5);
 const LONG_OUTAGE: Duration = Duration::from_secs(75);
 

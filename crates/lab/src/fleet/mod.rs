@@ -305,8 +305,8 @@ fn service_url() -> String {
 
 /// An address that no host has (documentation range of RFC 5737).
 const ABSENT_RELAY: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
-/// Chosen: the programs' default ports.
+/// Our choice: the programs' default ports.
 const RELAY_PORT: u16 = 4443;
 const SERVICE_PORT: u16 = 4444;
-/// Chosen: more than any link here. The fleet service requires a capacity.
+/// Our choice: more than any link here. The fleet service requires a capacity.
 const RELAY_CAPACITY: &str = "200Mbit/s";

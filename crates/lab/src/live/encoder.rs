@@ -28,7 +28,7 @@ pub(crate) struct BroadcastConfig {
 
 /// Rate of the audio in bit/s.
 const AUDIO_RATE: u64 = 96_000;
-/// Chosen: a keyframe every two seconds, as streaming services require.
+/// Our choice: a keyframe every two seconds, as streaming services require.
 const KEYFRAME_INTERVAL: &str = "50";
 
 /// ffmpeg's command: RTMP goes to `url`, FLV to standard output, the progress report to the file `progress`.

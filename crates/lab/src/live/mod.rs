@@ -352,11 +352,11 @@ impl Drop for FfmpegProcess {
 const SOCAT_ADDRESS: &str = "127.0.0.1";
 /// A pause of the machine of this length would distort the measured stalls.
 const MAX_LATENESS: Duration = Duration::from_millis(200);
-/// Chosen: longer than both thresholds for stalls together.
+/// Our choice: longer than both thresholds for stalls together.
 const IMPACT_WINDOW: Duration = Duration::from_secs(4);
-/// Chosen: longer than TCP's longest pause over a working link.
+/// Our choice: longer than TCP's longest pause over a working link.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Chosen: an encoder that lags this far behind its stream is given up.
+/// Our choice: an encoder that lags this far behind its stream is given up.
 const FFMPEG_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

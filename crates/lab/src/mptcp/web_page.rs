@@ -4,7 +4,7 @@
 //! 1. The paper states that almost all objects are smaller than 256 KB, and that eMPTCP never opened a subflow over
 //!    LTE. The sizes here follow the distribution of pages of that year (HTTP Archive, September 2014: on average
 //!    1.8 MB and 95 requests). They are logarithmically spread around 9 KB, with a document of 120 KB first and one
-//!    object above 256 KB. Chosen: 2.2 MB in total.
+//!    object above 256 KB. Our choice: 2.2 MB in total.
 //! 2. The document is loaded first over one connection, because the browser learns the other objects from it. Then
 //!    six connections take objects from one list, each requesting the next one after the last is complete (HTTP/1.1
 //!    without pipelining).

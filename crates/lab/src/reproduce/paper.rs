@@ -1,5 +1,9 @@
-//! The figures of the thesis as data (`thesis.toml`). Tests check them against statements in the text of the
-//! thesis.
+//! The numbers that the multi-link HTTP thesis publishes, as data (`thesis.toml`). Tests check them against statements in
+//! the text of the thesis.
+//!
+//! Cases and policies have the names of `scenarios/thesis.toml`: high-speed links with a Samsung S6 and S7 (`HS-S6`,
+//! `HS-S7`), low-speed Wi-Fi (`LS`), and the dynamic scenarios; a single link, an equal split (`naive`), and the thesis's
+//! Algorithms 1 to 3 (`static-limit`, `dynamic-limit`, `bdp-limit`).
 
 use std::collections::BTreeMap;
 
@@ -10,9 +14,9 @@ use crate::LabError;
 pub(super) struct PaperFigure {
     /// Table or figure, such as `T5.12`.
     pub(super) artefact: &'static str,
-    /// The scenario's case.
+    /// Case of the scenario, such as `HS-S6`.
     pub(super) case: String,
-    /// The policy.
+    /// Policy, such as `bdp-limit` or `single:wifi`.
     pub(super) policy: String,
     /// The measured quantity.
     pub(super) metric: &'static str,
@@ -36,8 +40,8 @@ pub(super) const METRICS: [(&str, &[(&str, &str)]); 5] = [
             ("sigma_lte", "Mbit/s"),
         ],
     ),
-    // Figure 5.7 has no values of its own: its bars are the times of table 5.12, the slower link's for the whole
-    // download.
+    // `sigma`: standard deviation of the throughput. `link_delta`: difference of the links' times.
+    // Figure 5.7 has no values of its own: its bars are whole downloads, the time of the slower link in table 5.12.
     ("F5.7", &[("time", "s")]),
     (
         "T6.18",
@@ -52,14 +56,16 @@ pub(super) const METRICS: [(&str, &[(&str, &str)]); 5] = [
         ],
     ),
     ("T6.19", &[("time", "s"), ("memory_median", "KB"), ("memory_cv", "%"), ("memory_integral", "KB s")]),
-    // Energy of the whole phone with the screen on; the thesis's "now-energy" is a power.
+    // Power and energy of the whole phone with the screen on, during the download and in the radio's tail after it. What
+    // the thesis calls "now-energy" is the power.
     (
         "T7.10",
         &[("time", "s"), ("power_peak", "W"), ("power_p90", "W"), ("energy_main", "J"), ("energy_tail", "J")],
     ),
 ];
 
-/// The cases of figure 5.7: the dynamic scenarios.
+/// The cases of figure 5.7, the dynamic scenarios: the Wi-Fi "TechnoWLAN" with a stationary (`TS`) and a moving phone
+/// (`TM`), and an office's Wi-Fi "AlwaysOnline" (`AO`).
 pub(super) const DYNAMIC_CASES: [&str; 3] = ["TS", "TM", "AO"];
 
 /// All values of the thesis.

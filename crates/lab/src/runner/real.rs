@@ -103,8 +103,8 @@ pub(super) fn run_download(download: &DownloadSpec<'_>) -> Result<DownloadOutcom
     })
 }
 
-/// Share of time in which some process waited for a CPU, above which figures are unreliable. Chosen: client, server
-/// and emulator on two cores wait for each other up to 0.4 of the time on an otherwise idle machine.
+/// Share of time in which some process waited for a CPU, above which figures are unreliable. Our choice: client,
+/// server and emulator on two cores wait for each other up to 0.4 of the time on an otherwise idle machine.
 const MAX_CPU_PRESSURE: f64 = 0.6;
 
 /// Why the download failed; `None` if it is complete and correct.

@@ -8,15 +8,16 @@ use marline_sim::scenario::{Case, Client, Protocol};
 use super::time_limit;
 use crate::results::{Backend, DownloadOutcome, LinkOutcome};
 
-/// Simulates one of marline's clients; the scenario's traces must have been loaded.
+/// Simulates repetition `run` of a case with one of marline's clients. The scenario's traces (recorded rates of links) must
+/// have been loaded.
 pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol: Protocol) -> DownloadOutcome {
     let Client::Marline { policy, only_link: only } = client else {
         unreachable!("only marline is simulated");
     };
     let links = case.links.iter().filter(|link| only.as_ref().is_none_or(|only| *only == link.name)).cloned();
     let mut config = HttpScenario::new(case.size, links);
-    let known = |name: &str| config.links.iter().any(|link| link.spec.name == name);
-    config.events = case.events.iter().filter(|event| known(&event.link)).cloned().collect();
+    let is_used = |name: &str| config.links.iter().any(|link| link.spec.name == name);
+    config.events = case.events.iter().filter(|event| is_used(&event.link)).cloned().collect();
     config.uses_tls = protocol == Protocol::Https;
     config.seed = u64::from(run) + 1;
     let limit = time_limit(case, client);
@@ -57,17 +58,19 @@ pub(super) fn simulate_download(case: &Case, client: &Client, run: u32, protocol
     }
 }
 
-/// Constants of the thesis where it states them. In the worked examples of sections 4.3.4 and 4.3.5 the bandwidth of
-/// each link is half of the sum. It was set by hand for each scenario, and the thesis does not state those values.
+/// Parameters of the thesis's algorithms. The bandwidth of each link is that of the worked examples in sections 4.3.4 and
+/// 4.3.5: 30,000 KB/s (240 Mbit/s), half of the sum of both links. The thesis's measurements used a bandwidth that was set
+/// by hand for each scenario; it does not state these values.
 fn thesis_params() -> ThesisParams {
     ThesisParams { bandwidth: Some(Bitrate::from_mbps(240)), ..ThesisParams::default() }
 }
 
-/// Results of a link; empty if the client did not use it. Payload is converted to the IP packets that carry it.
+/// Results of a link; empty if the client did not use it. The simulator counts payload, the outcome the IP packets that
+/// carry it.
 fn link_outcome(spec: &marline_sim::spec::LinkSpec, simulated: &[Simulated]) -> LinkOutcome {
     let did = simulated.iter().find(|link| link.name == spec.name);
     let mtu = spec.mtu.bytes();
-    let packets = |payload: u64| payload * mtu / (mtu - 52);
+    let packets = |payload: u64| payload * mtu / (mtu - HEADER_LEN);
     LinkOutcome {
         name: spec.name.clone(),
         kind: spec.kind,
@@ -80,3 +83,6 @@ fn link_outcome(spec: &marline_sim::spec::LinkSpec, simulated: &[Simulated]) -> 
     }
     .with_median()
 }
+
+/// Bytes of the headers of IPv4 and TCP in each packet, with the timestamps option of TCP.
+const HEADER_LEN: u64 = 20 + 20 + 12;

@@ -166,7 +166,7 @@ pub(crate) mod fuzzing {
 /// RFC 6265 section 6.1 requires at least 50 per domain, and 4096 bytes each.
 const MAX_PER_DOMAIN: usize = 50;
 const MAX_COOKIE_LEN: usize = 4096;
-/// chosen: ten servers that each set the maximum; 2 MiB in total.
+/// Our choice: ten servers that each set the maximum; 2 MiB in total.
 const MAX_COOKIES: usize = 500;
 /// Start of the private range of [`cookie_text`], minus 0x80.
 const PRIVATE_BASE: u32 = 0xf700;

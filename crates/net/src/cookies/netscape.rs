@@ -149,7 +149,7 @@ fn unix_now() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs().cast_signed())
 }
 
-/// chosen: about a hundred times what a browser keeps for the sites that a user downloads from.
+/// Our choice: about a hundred times what a browser keeps for the sites that a user downloads from.
 const MAX_FILE_LEN: u64 = 4 << 20;
 
 #[cfg(test)]

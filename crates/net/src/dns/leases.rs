@@ -27,7 +27,7 @@ const RESOLV_CONF_DIRS: [&str; 5] = [
     "run/dhcpcd/resolv.conf",
 ];
 const DHCLIENT_DIRS: [&str; 2] = ["var/lib/dhcp", "var/lib/dhclient"];
-/// chosen: more files than any of these directories has.
+/// Our choice: more files than any of these directories has.
 const MAX_FILES: usize = 256;
 
 /// The servers of the link as texts, in the order of the files.

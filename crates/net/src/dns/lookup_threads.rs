@@ -71,12 +71,12 @@ async fn acquire_permit(semaphore: &Arc<Semaphore>) -> Option<OwnedSemaphorePerm
     Arc::clone(semaphore).acquire_owned().await.ok()
 }
 
-/// chosen: enough for the names of one page on each device of a household.
+/// Our choice: enough for the names of one page on each device of a household.
 const MAX_TOTAL: usize = 64;
 /// A quarter is left for programs of this machine.
 const MAX_REMOTE: usize = 48;
 const MAX_PER_HOST: usize = 8;
-/// chosen: glibc's resolver needs less than half of it.
+/// Our choice: glibc's resolver needs less than half of it.
 const STACK_LEN: usize = 256 * 1024;
 
 #[cfg(test)]

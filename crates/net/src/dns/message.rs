@@ -68,7 +68,7 @@ const NO_SUCH_NAME: u8 = 3;
 /// The largest datagram that may come back: below what any path fragments (DNS Flag Day 2020).
 pub(super) const MAX_DATAGRAM_LEN: u16 = 1232;
 
-/// chosen: the name and more aliases than any CDN uses for one.
+/// Our choice: the name and more aliases than any CDN uses for one.
 const MAX_NAMES: usize = 16;
 
 /// Encodes a query; `None` if `name` is not a valid host name.

@@ -16,7 +16,7 @@ use crate::links::Interface;
 /// The second file is that of OpenWrt before 21.02.
 const RESOLV_CONF_AUTO: [&str; 2] = ["tmp/resolv.conf.d/resolv.conf.auto", "tmp/resolv.conf.auto"];
 const UCI_NETWORK: &str = "etc/config/network";
-/// chosen: more logical interfaces than any router has.
+/// Our choice: more logical interfaces than any router has.
 const MAX_INTERFACES: usize = 64;
 
 /// The servers of the link as texts, in the order of the file.

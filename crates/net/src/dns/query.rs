@@ -39,7 +39,7 @@ pub(super) enum QueryError {
     ServerFailed(String),
 }
 
-/// chosen: how long each round waits. The first one covers the RTT of the slowest satellite link. Both together are
+/// Our choice: how long each round waits. The first one covers the RTT of the slowest satellite link. Both together are
 /// shorter than glibc's timeout for an unresponsive server (5 s).
 const RETRY_TIMEOUTS: [Duration; 2] = [Duration::from_millis(800), Duration::from_millis(1200)];
 

@@ -83,9 +83,9 @@ impl RebindingGuard {
     }
 }
 
-/// chosen: longer than a page or a film stays open without a new query for its name.
+/// Our choice: longer than a page or a film stays open without a new query for its name.
 const ENTRY_TTL: Duration = Duration::from_secs(6 * 3600);
-/// chosen: the names that a household's browsers request in a day.
+/// Our choice: the names that a household's browsers request in a day.
 const MAX_NAMES: usize = 10_000;
 
 #[cfg(test)]

@@ -34,15 +34,15 @@ pub struct Resolver {
     config_threads: LookupThreads,
 }
 
-/// chosen: a longer download resolves again, so that it notices a CDN node that has moved.
+/// Our choice: a longer download resolves again, so that it notices a CDN node that has moved.
 const MAX_TTL: Duration = Duration::from_secs(300);
-/// chosen: connections that open at the same time share one result, even if its time to live is zero.
+/// Our choice: connections that open at the same time share one result, even if its time to live is zero.
 const MIN_TTL: Duration = Duration::from_secs(2);
-/// chosen: the system's resolver does not report a time to live.
+/// Our choice: the system's resolver does not report a time to live.
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
-/// Maximum number of cached results. chosen: a few pages in a few browsers, over a few links.
+/// Maximum number of cached results. Our choice: a few pages in a few browsers, over a few links.
 pub(super) const MAX_CACHED: usize = 2000;
-/// chosen: at most as many as the system's resolver queries; each may take two seconds.
+/// Our choice: at most as many as the system's resolver queries; each may take two seconds.
 const MAX_SERVERS: usize = 2;
 /// RFC 1035 section 3.1, as text; a final dot may follow.
 const MAX_NAME_LEN: usize = 254;

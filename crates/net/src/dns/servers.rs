@@ -163,7 +163,7 @@ fn is_private(address: IpAddr) -> bool {
 
 /// Returns the D-Bus connection; the first call opens it.
 fn bus_connection<'a>(paths: &SystemPaths, bus: &'a mut Option<Bus>) -> Option<&'a mut Bus> {
-    /// chosen: as for metered links; a name look-up must not wait longer for a broken bus.
+    /// Our choice: as for metered links; a name look-up must not wait longer for a broken bus.
     const BUS_TIMEOUT: Duration = Duration::from_millis(200);
     if bus.is_none() {
         let socket = paths.root.join("run/dbus/system_bus_socket");

@@ -37,7 +37,7 @@ pub(crate) fn register_nat64_prefix(bits: u128, length: u8) {
 
 /// The most recently registered first.
 static NAT64_PREFIXES: RwLock<Vec<(u128, u8)>> = RwLock::new(Vec::new());
-/// chosen: more than the links of any host.
+/// Our choice: more than the links of any host.
 const MAX_NAT64_PREFIXES: usize = 32;
 
 /// The IPv4 address to which a NAT64 with this prefix translates; `None`: the address is not in the prefix.

@@ -136,9 +136,9 @@ impl ChunkDecoder {
 
 /// 60 bits: more than the size of any file, and far from an overflow.
 const MAX_SIZE_DIGITS: u8 = 15;
-/// chosen: far more than the length of a signature in an extension, and as much as curl accepts in such a line.
+/// Our choice: far more than the length of a signature in an extension, and as much as curl accepts in such a line.
 const MAX_SIZE_LINE_LEN: usize = 16 * 1024;
-/// chosen: far more than the length of any real trailer.
+/// Our choice: far more than the length of any real trailer.
 const MAX_TRAILERS_LEN: usize = 64 * 1024;
 
 #[cfg(test)]

@@ -209,6 +209,6 @@ async fn connect_one(device: Option<&str>, mptcp: bool, address: SocketAddr) -> 
     Ok(ConnectedSocket { socket, handshake })
 }
 
-/// RFC 8305 section 8 recommends 250 ms and allows 100 ms to 2 s. chosen: 200 ms, more than the RTT of most access
+/// RFC 8305 section 8 recommends 250 ms and allows 100 ms to 2 s. Our choice: 200 ms, more than the RTT of most access
 /// links.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(200);

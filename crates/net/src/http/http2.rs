@@ -414,12 +414,12 @@ fn http2_error(error: &h2::Error, kind: ConnErrorKind) -> ConnError {
     }
 }
 
-/// Number of streams before the server's SETTINGS state its limit; further ones wait for them. chosen: more than
+/// Number of streams before the server's SETTINGS state its limit; further ones wait for them. Our choice: more than
 /// links request in the first RTT. nginx since 1.25.3 (and Debian's 1.22) refuses streams beyond twice its limit at
 /// once.
 const INITIAL_STREAMS: usize = 8;
 
-/// Maximum number of bytes that one poll of the connection reads. chosen: as much as one HTTP/1.1 read of a plain
+/// Maximum number of bytes that one poll of the connection reads. Our choice: as much as one HTTP/1.1 read of a plain
 /// socket.
 const READ_BUDGET: usize = 256 * 1024;
 /// RFC 9113 section 6.9.1.

@@ -220,8 +220,8 @@ pub(super) fn response_status(head: &[u8]) -> Option<u16> {
 /// How long a proxy may take to open a tunnel. Meanwhile it waits for the server's SYN-ACK, which takes a dozen
 /// seconds through an anonymity network.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Attempts that are further apart do not count as one period without response. chosen: longer than a download waits
-/// before it tries again.
+/// Attempts that are further apart do not count as one period without response. Our choice: longer than a download
+/// waits before it tries again.
 const MAX_ATTEMPT_GAP: Duration = Duration::from_secs(3);
 /// Maximum length of a response to CONNECT.
 const MAX_HEAD_LEN: usize = 64 * 1024;

@@ -354,7 +354,7 @@ const EARLIEST_DATE: Duration = Duration::from_secs(631_152_000);
 
 /// Maximum of one response. RFC 6265 section 6.1 requires at least this number per domain.
 const MAX_COOKIES: usize = 50;
-/// chosen: mirror networks list several tens of mirrors, in one field or in one field each.
+/// Our choice: mirror networks list several tens of mirrors, in one field or in one field each.
 const MAX_FIELD_VALUES: usize = 64;
 
 #[cfg(test)]

@@ -164,7 +164,7 @@ impl TlsContext {
 
 /// Maximum number of recorded hosts; few servers request HTTP/1.1 in this way.
 const MAX_HOSTS: usize = 1000;
-/// Number of refused streams after which HTTP/2 is not used any more. chosen: two links, twice each.
+/// Number of refused streams after which HTTP/2 is not used any more. Our choice: two links, twice each.
 const MAX_REFUSED_STREAMS: u32 = 4;
 
 /// The only function that selects the cryptography.

@@ -1,12 +1,14 @@
 //! Queries NetworkManager over D-Bus whether links are metered.
 //!
 //! 1. Nothing is sent if NetworkManager or the bus is absent, which takes two file checks to find out.
-//! 2. All queries together have 200 ms; they usually take one or two. Links without a reply by then stay unknown.
+//! 2. One time limit of 200 ms covers the queries about all links; they usually take one or two milliseconds. Links
+//!    without a reply by then stay unknown.
 //! 3. Links are queried at the start, and again whenever they change: a modem that appears during a download costs
-//!    money, too. The second time a thread waits for the bus, so that sockets are served meanwhile
+//!    money, too. All queries after the first one wait for the bus in a thread, so that sockets are served meanwhile
 //!    ([`MeteredQuery`]). A link without a reply then keeps its previous value.
 //!
-//! systemd-networkd has no such property, and not every modem connection is metered, so there is no other source.
+//! There is no other source: systemd-networkd has no such property, and whether a modem's traffic costs money depends
+//! on the contract. What the user sets (`metered=` of a link) takes precedence over these hints.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -20,11 +22,11 @@ use tokio::sync::oneshot;
 use super::dbus::Bus;
 use super::{InterfaceList, MeteredSource, MeteredStatus};
 
-/// What is known about the cost of each interface.
+/// Which interfaces are metered, as far as NetworkManager knows it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct MeteredHints(BTreeMap<String, MeteredStatus>);
 
-/// chosen: users do not notice this delay, and a slower bus is in trouble.
+/// For connecting to the bus and all queries. Our choice: users do not notice this delay, and a slower bus is in trouble.
 const BUS_TIMEOUT: Duration = Duration::from_millis(200);
 
 const SERVICE: &str = "org.freedesktop.NetworkManager";
@@ -93,7 +95,8 @@ impl MeteredQuery {
         MeteredHints::query_below(&self.root, interface_list)
     }
 
-    /// Starts a query about the interfaces that might be used now. Returns `false` if NetworkManager is absent.
+    /// Starts a query about the interfaces that might be used now. Returns `false` if NetworkManager is absent, or no
+    /// thread can be started.
     pub fn start_query(&mut self, interface_list: &InterfaceList) -> bool {
         if !is_available(&self.root) {
             return false;
@@ -130,6 +133,7 @@ fn is_available(root: &Path) -> bool {
     root.join("run/NetworkManager").exists() && root.join(BUS_SOCKET).exists()
 }
 
+/// The interfaces with a default route. Emulated links of the lab are left out: NetworkManager does not know them.
 fn candidate_names(interface_list: &InterfaceList) -> Vec<String> {
     let usable =
         interface_list.interfaces.iter().filter(|i| (i.route_v4.is_some() || i.route_v6.is_some()) && !i.emulated);

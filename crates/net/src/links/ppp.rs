@@ -34,7 +34,7 @@ pub(super) enum PppTransport {
 }
 
 const ARPHRD_PPP: u16 = 512;
-/// chosen: a hundred times the length of these files on a busy machine.
+/// Our choice: a hundred times the length of these files on a busy machine.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
 /// Whether the device is a PPP device.

@@ -83,9 +83,9 @@ fn failed(error: &LinksError) -> State {
     State::Failed { delay: MIN_DELAY, sleep: Box::pin(sleep(MIN_DELAY)) }
 }
 
-/// chosen: a lack of memory of the kernel usually ends within this time.
+/// Our choice: a lack of memory of the kernel usually ends within this time.
 const MIN_DELAY: Duration = Duration::from_millis(100);
-/// chosen: attempts at this interval cost next to nothing, and recovery is noticed soon after the cause has gone.
+/// Our choice: attempts at this interval cost next to nothing, and recovery is noticed soon after the cause has gone.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

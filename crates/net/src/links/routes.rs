@@ -25,8 +25,8 @@ const RTA_MULTIPATH: u16 = 9;
 const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 
-/// The origin (`RTPROT_…`) that marks rules and routes as marline's own. chosen: an `m`, which neither the kernel nor
-/// `/etc/iproute2/rt_protos` uses.
+/// The origin (`RTPROT_…`) that marks rules and routes as marline's own. Our choice: an `m`, which neither the kernel
+/// nor `/etc/iproute2/rt_protos` uses.
 pub const RTPROT_MARLINE: u8 = b'm';
 /// RTNH_F_DEAD and RTNH_F_LINKDOWN.
 const NEXTHOP_DEAD_FLAGS: u8 = 1 | 16;

@@ -155,7 +155,7 @@ fn test_loopback() -> LoopbackResult {
     }
 }
 
-/// chosen: the loopback needs microseconds.
+/// Our choice: the loopback needs microseconds.
 const LOOPBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Connects two MPTCP sockets over the loopback. Other hosts cannot reach them.

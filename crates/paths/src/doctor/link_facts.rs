@@ -113,7 +113,7 @@ fn does_router_answer(link: &str, router: IpAddr) -> bool {
 
 /// Port of a modem's web page. A modem without one refuses the connection.
 const HTTP_PORT: u16 = 80;
-/// chosen: two SYNs, at 0 and 1 s.
+/// Our choice: two SYNs, at 0 and 1 s.
 const ROUTER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether it is a link or could become one.

@@ -99,9 +99,9 @@ pub(super) fn finding(link: &str, server: SocketAddr, black_hole: BlackHole) -> 
 }
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
-/// chosen: several retransmissions on a link with an RTT of half a second.
+/// Our choice: several retransmissions on a link with an RTT of half a second.
 const ACK_TIMEOUT: Duration = Duration::from_secs(2);
-/// chosen: a request head of less than 8 KB at an MTU of 1500, which servers accept.
+/// Our choice: a request head of less than 8 KB at an MTU of 1500, which servers accept.
 const SEGMENT_COUNT: usize = 3;
 
 #[cfg(test)]

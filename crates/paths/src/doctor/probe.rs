@@ -62,7 +62,7 @@ pub enum ProbeVerdict {
     NoAddress,
 }
 
-/// chosen: more than three SYN packets; after two the kernel continues without the option.
+/// Our choice: more than three SYN packets; after two the kernel continues without the option.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(8);
 /// Duration that proves two lost packets: SYNs are sent at 0 s, 1 s and 2 or 3 s (`tcp_syn_linear_timeouts`).
 const MIN_DROPPED_TIME: Duration = Duration::from_millis(1900);

@@ -484,10 +484,10 @@ impl<M: Policy> Driver<M> {
     }
 }
 
-/// Rounds of commands and polls before other event sources are served. chosen: a command with its result, and the
+/// Rounds of commands and polls before other event sources are served. Our choice: a command with its result, and the
 /// policy's reaction to that, are two.
 const MAX_ROUNDS: usize = 4;
-/// chosen: collisions of four of 255 ids are no coincidence.
+/// Our choice: collisions of four of 255 ids are no coincidence.
 const MAX_ID_TRIES: usize = 4;
-/// Time after which a join is given up. chosen: three SYNs, at 0, 1 and 3 seconds.
+/// Time after which a join is given up. Our choice: three SYNs, at 0, 1 and 3 seconds.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(4);

@@ -427,7 +427,7 @@ fn close_reason(error: i32) -> CloseReason {
     }
 }
 
-/// Age up to which the end of a subflow counts as a refused join. chosen: a refusal comes with the reply to the
+/// Age up to which the end of a subflow counts as a refused join. Our choice: a refusal comes with the reply to the
 /// join's last packet, one RTT later; the longest RTT in practice is 0.6 s (satellite).
 const JOIN_REFUSAL_TIME: Duration = Duration::from_secs(1);
 

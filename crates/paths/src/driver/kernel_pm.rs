@@ -496,5 +496,5 @@ fn execute_requests(manager: &PathManager, requests: Vec<Request>) -> Result<Vec
 
 /// `MPTCP_PM_ADDR_MAX`.
 const MAX_SUBFLOWS: u32 = 8;
-/// Up to this number, subflows are queried one by one. chosen: above it, a dump of all costs the same.
+/// Up to this number, subflows are queried one by one. Our choice: above it, a dump of all costs the same.
 const MAX_EXACT_QUERIES: usize = 256;

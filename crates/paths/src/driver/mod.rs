@@ -482,7 +482,7 @@ impl<M: Policy> Driver<M> {
     }
 }
 
-/// Up to this number of connections, each is queried for its fallback. chosen: 4 ms, as for 256 subflows.
+/// Up to this number of connections, each is queried for its fallback. Our choice: 4 ms, as for 256 subflows.
 const MAX_FALLBACK_QUERIES: usize = 256;
 /// Receive buffer for events, in bytes. An event takes about 800 of them: enough for 5,000 at once.
 const EVENT_RCVBUF: usize = 4 << 20;

@@ -60,9 +60,9 @@ impl Retry {
     }
 }
 
-/// chosen: the duration of a burst of interface changes.
+/// Our choice: the duration of a burst of interface changes.
 pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(50);
-/// chosen: attempts at this interval cost next to nothing, and recovery is noticed soon after the cause has gone.
+/// Our choice: attempts at this interval cost next to nothing, and recovery is noticed soon after the cause has gone.
 pub(super) const MAX_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

@@ -131,14 +131,16 @@ impl Schedule {
 }
 
 pub(super) const SECOND: Duration = Duration::from_secs(1);
-/// chosen: a dump of ten thousand connections takes 0.15 s, so the checks cost half a percent of a core at that size.
+/// Our choice: a dump of ten thousand connections takes 0.15 s, so the checks cost half a percent of a core at that
+/// size.
 const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-/// Delay of the full check after a fallback. chosen: a host whose servers all lack MPTCP sees fallbacks all the time.
+/// Delay of the full check after a fallback. Our choice: a host whose servers all lack MPTCP sees fallbacks all the
+/// time.
 const FALLBACK_CHECK_DELAY: Duration = Duration::from_secs(3);
-/// chosen: a burst of changes (DHCP) counts as one, and a lost carrier is noticed after this time at the latest.
+/// Our choice: a burst of changes (DHCP) counts as one, and a lost carrier is noticed after this time at the latest.
 const SURVEY_INTERVAL: Duration = Duration::from_millis(50);
-/// chosen: a crash loses the budget use of this interval, and the load on the disk is negligible.
+/// Our choice: a crash loses the budget use of this interval, and the load on the disk is negligible.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);
-/// Pause after a dump, in multiples of its duration. chosen: a fifth of a core at most, and less than a second with
+/// Pause after a dump, in multiples of its duration. Our choice: a fifth of a core at most, and less than a second with
 /// ten thousand connections.
 const RESYNC_PAUSE_FACTOR: u32 = 4;

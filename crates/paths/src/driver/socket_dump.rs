@@ -107,6 +107,6 @@ pub(super) const fn is_plain_tcp(info: &diag::MptcpInfo) -> bool {
     info.is_fallback || !info.has_remote_key
 }
 
-/// Attempts to dump a list that changes during the dump. chosen: the next dump has what this one misses, and missing
-/// entries are queried one by one.
+/// Attempts to dump a list that changes during the dump. Our choice: the next dump has what this one misses, and
+/// missing entries are queried one by one.
 const MAX_DUMP_TRIES: usize = 3;

@@ -387,15 +387,15 @@ impl Subflow {
     }
 }
 
-/// chosen: the time to read a row of `status` and to type its token.
+/// Our choice: the time to read a row of `status` and to type its token.
 const ENDED_MAX_AGE: Duration = Duration::from_secs(60);
-/// chosen: the connections of a web page; some hundred kilobytes at most.
+/// Our choice: the connections of a web page; some hundred kilobytes at most.
 const MAX_ENDED: usize = 64;
-/// chosen: half an hour of a busy connection, three kilobytes at most.
+/// Our choice: half an hour of a busy connection, three kilobytes at most.
 const MAX_HISTORY: usize = 32;
-/// chosen: over a shorter interval the rate reflects bursts rather than the link.
+/// Our choice: over a shorter interval the rate reflects bursts rather than the link.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
-/// chosen: a rate older than three samples of an idle connection is outdated.
+/// Our choice: a rate older than three samples of an idle connection is outdated.
 const MAX_RATE_AGE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

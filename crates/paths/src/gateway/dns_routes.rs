@@ -148,9 +148,9 @@ fn rules_for_family(family: u8) -> Vec<PortRule> {
     ports.flat_map(rules_for).collect()
 }
 
-/// chosen: see point 2; `main` is 32766.
+/// Our choice: see point 2; `main` is 32766.
 const RULE_PRIORITY: u32 = 32_764;
-/// chosen: next to the table of the LAN's packets.
+/// Our choice: next to the table of the LAN's packets.
 const ROUTE_TABLE: u32 = 28_004;
 /// DNS over UDP and TCP (RFC 1035) and over TLS (RFC 7858): transport and port.
 const DNS_PORTS: [(u8, u16); 3] = [(IPPROTO_UDP, 53), (IPPROTO_TCP, 53), (IPPROTO_TCP, 853)];

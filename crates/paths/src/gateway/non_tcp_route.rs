@@ -214,7 +214,7 @@ fn is_own_rule(rule: &IifRule) -> bool {
         && (slot == (LAN_RULE_PRIORITY, Route::MAIN) || slot == (LAN_RULE_PRIORITY + 1, ROUTE_TABLE))
 }
 
-/// chosen: next to the tables for TPROXY.
+/// Our choice: next to the tables for TPROXY.
 const ROUTE_TABLE: u32 = 28_003;
 #[cfg(test)]
 pub(super) mod tests {

@@ -20,9 +20,9 @@ use super::standing_firewall::FirewallReinstaller;
 use crate::host_config::forwarding::ForwardingMonitor;
 use crate::transparent::nft;
 
-/// chosen: an administrator who changes a firewall sees the effect while still working on it.
+/// Our choice: an administrator who changes a firewall sees the effect while still working on it.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// chosen: soon enough for a new link.
+/// Our choice: soon enough for a new link.
 const RECHECK_INTERVAL: Duration = Duration::from_secs(30);
 
 /// State of the periodic check.

@@ -7,7 +7,7 @@ use marline_net::links::{Interface, RTPROT_MARLINE};
 use marline_sys::netlink::RouteSocket;
 
 /// Priority of the rules for packets of the LAN.
-/// chosen: directly after the rules for source addresses of links, for the reasons given in
+/// Our choice: directly after the rules for source addresses of links, for the reasons given in
 /// `host_config::source_routing`.
 pub(super) const LAN_RULE_PRIORITY: u32 = 20_002;
 

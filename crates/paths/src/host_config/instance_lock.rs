@@ -134,7 +134,7 @@ fn read_pid(file: File) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// chosen: a child process that the holder was starting when it ended keeps the lock until its `exec`.
+/// Our choice: a child process that the holder was starting when it ended keeps the lock until its `exec`.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 
 #[cfg(test)]

@@ -49,9 +49,9 @@ impl RouteRepairLimiter {
     }
 }
 
-/// chosen: tools that configure a network flush it two or three times.
+/// Our choice: tools that configure a network flush it two or three times.
 const MAX_REPAIRS: usize = 6;
-/// chosen: at this rate neither side suffers measurable cost.
+/// Our choice: at this rate neither side suffers measurable cost.
 const REPAIR_WINDOW: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

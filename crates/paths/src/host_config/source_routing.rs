@@ -198,11 +198,11 @@ impl LinkRoute {
     }
 }
 
-/// Priority of the first rule. chosen: after the rules of tailscale (5210 to 5270), whose exit node should win, and
+/// Priority of the first rule. Our choice: after the rules of tailscale (5210 to 5270), whose exit node should win, and
 /// before those of wg-quick and of the main table (32764 to 32766).
 const RULE_PRIORITY: u32 = 20_000;
-/// Table number of a link, minus its interface index. chosen: far from numbers that people and programs count up from
-/// 1, and from WireGuard's 51820.
+/// Table number of a link, minus its interface index. Our choice: far from numbers that people and programs count up
+/// from 1, and from WireGuard's 51820.
 const TABLE_BASE: u32 = 7_310_000;
 // The first rule suppresses prefixes of up to 1 bit (IPv4) and 3 bits (IPv6), which are default routes or parts of
 // one (`0.0.0.0/1`, `2000::/3`), as `marline_net::links` treats them.

@@ -36,8 +36,8 @@ pub(crate) const PATH_MANAGER: &str = "net.mptcp.path_manager";
 pub(crate) const PM_TYPE: &str = "net.mptcp.pm_type";
 /// Minimum, default and maximum of TCP's receive buffer, in bytes. Only the default is read and written.
 pub(super) const TCP_RMEM: &str = "net.ipv4.tcp_rmem";
-/// Initial receive buffer of a subflow, in bytes. chosen: half of it is window, which permits 140 Mbit/s at 60 ms and
-/// 56 at 150 ms. Memory is used only for data that is received and not yet read.
+/// Initial receive buffer of a subflow, in bytes. Our choice: half of it is window, which permits 140 Mbit/s at 60 ms
+/// and 56 at 150 ms. Memory is used only for data that is received and not yet read.
 const MIN_DEFAULT_RCVBUF: u32 = 2 << 20;
 
 impl Sysctls {

@@ -123,9 +123,9 @@ impl HeldSysctl {
     }
 }
 
-/// chosen: as for removed rules; tools that configure a host apply its settings two or three times.
+/// Our choice: as for removed rules; tools that configure a host apply its settings two or three times.
 const MAX_REPAIRS: usize = 6;
-/// chosen: as for removed rules.
+/// Our choice: as for removed rules.
 const REPAIR_WINDOW: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -90,5 +90,5 @@ fn read_batch(socket: &Socket, family: u16, buffer: &mut [u8]) -> io::Result<Eve
 
 /// Maximum size of a datagram. An event has some two hundred bytes; each is a separate datagram.
 const MAX_DATAGRAM_LEN: usize = 8 * 1024;
-/// chosen: this number is processed in a few milliseconds, which bounds the delay of other event sources.
+/// Our choice: this number is processed in a few milliseconds, which bounds the delay of other event sources.
 const EVENTS_PER_BATCH: usize = 256;

@@ -94,7 +94,7 @@ impl PathManager {
     }
 }
 
-/// Commands in one call. chosen: their replies fit the socket's buffer many times.
+/// Commands in one call. Our choice: their replies fit the socket's buffer many times.
 const MAX_BATCH: usize = 64;
 
 /// Translates a refused command for the policy; none: it succeeded.

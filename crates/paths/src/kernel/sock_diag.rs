@@ -168,5 +168,5 @@ impl From<Socket> for SockDiag {
     }
 }
 
-/// Queries in one call. chosen: a reply takes up to 2.3 kB of the socket's buffer, which has at least 200 kB.
+/// Queries in one call. Our choice: a reply takes up to 2.3 kB of the socket's buffer, which has at least 200 kB.
 const MAX_BATCH: usize = 64;

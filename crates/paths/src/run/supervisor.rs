@@ -190,7 +190,7 @@ fn netns_from_proc(thread: u32) -> io::Result<NetnsId> {
 
 /// Bits of the socket type; the remaining bits are flags (`linux/net.h`).
 const SOCKET_TYPE_MASK: u32 = 0xf;
-/// chosen: not noticeable once, and at most 1 % of a core if it repeats without end.
+/// Our choice: not noticeable once, and at most 1 % of a core if it repeats without end.
 const RESTART_DELAY: Duration = Duration::from_millis(20);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Forwards one connection: from a program that uses TCP to a server that may support MPTCP.
 //!
-//! 1. The socket to the server carries the mark that the rules exclude; otherwise it would be redirected to the
-//!    forwarder again.
+//! 1. The socket to the server carries a mark ([`FORWARDER_MARK`]) that the nftables rules exclude; otherwise it would
+//!    be redirected to the forwarder again.
 //! 2. A failure resets both sides and never looks like an orderly end. The same holds when the forwarder itself ends.
 //! 3. Delaying small packets is up to the end hosts: the forwarder adds no delay (`TCP_NODELAY`).
 
@@ -21,7 +21,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use super::nft_rules::FORWARDER_MARK;
 use super::{Config, ForwardError, ForwarderCounters};
 
-/// Checks that connections to servers can be created: the kernel has MPTCP, and marks are permitted.
+/// Checks at the start that connections to servers can be created: the kernel has MPTCP, and marks are permitted.
 pub(super) fn check_sockets() -> Result<(), ForwardError> {
     let probe = marked_mptcp_socket(SocketAddr::from(([127, 0, 0, 1], 0)));
     probe.map(drop).map_err(|error| match error.kind() {
@@ -67,7 +67,7 @@ fn error_text(error: Option<io::Error>) -> String {
     error.map(|error| error.to_string()).unwrap_or_default()
 }
 
-/// Counts a connection as open.
+/// Subtracts a connection from the counter of open ones when it is dropped, however the connection ends.
 struct OpenConnection<'a>(&'a AtomicU64);
 
 impl Drop for OpenConnection<'_> {
@@ -76,7 +76,8 @@ impl Drop for OpenConnection<'_> {
     }
 }
 
-/// Original destination of a redirected connection; none: it was not redirected.
+/// Original destination of a redirected connection; none: it was not redirected. TPROXY leaves packets unchanged, so the
+/// accepted socket has the server's address as its local one.
 fn original_destination(client: &TcpStream) -> Option<SocketAddr> {
     client.local_addr().ok().filter(|destination| !destination.ip().is_loopback())
 }
@@ -87,13 +88,15 @@ async fn connect_mptcp(destination: SocketAddr) -> io::Result<TcpStream> {
     TcpSocket::from_std_stream(socket.into()).connect(destination).await
 }
 
+/// A socket with the forwarder's mark, and the address to connect it to: that of an IPv4 server in IPv6-mapped form.
 fn marked_mptcp_socket(destination: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let (socket, destination) = mptcp::mptcp_socket_to(destination)?;
     socket.set_mark(FORWARDER_MARK)?;
     Ok((socket, destination))
 }
 
-/// Relays both directions until both have ended.
+/// Relays both directions until both have ended. Fails after the idle timeout, or the shorter one of a half-closed
+/// connection, without data.
 async fn relay_bytes(client: &TcpStream, server: &TcpStream, config: &Config, bytes: &AtomicU64) -> io::Result<()> {
     client.set_nodelay(true)?;
     // The loopback has no congestion, and pacing (BBR, if it is the host's default) would only slow it down. Every

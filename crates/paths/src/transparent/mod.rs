@@ -66,14 +66,14 @@ impl Default for Config {
     }
 }
 
-/// chosen: six file descriptors each; far above the needs of a desktop or small server.
+/// Our choice: six file descriptors each; far above the needs of a desktop or small server.
 const MAX_CONNECTIONS: usize = 4096;
-/// chosen: most programs give up after a minute; Linux would try for 127 s.
+/// Our choice: most programs give up after a minute; Linux would try for 127 s.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// chosen: a shell that is left open over night is still connected in the morning. (RFC 5382 section 5 requires at
+/// Our choice: a shell that is left open over night is still connected in the morning. (RFC 5382 section 5 requires at
 /// least 2 h 4 min.)
 const IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// chosen: as long as Linux's conntrack keeps half-closed connections, and more than `tcp_fin_timeout`.
+/// Our choice: as long as Linux's conntrack keeps half-closed connections, and more than `tcp_fin_timeout`.
 pub const HALF_CLOSED_TIMEOUT: Duration = marline_net::splice::HALF_CLOSED_TIMEOUT;
 
 /// Counters of the forwarder, readable at any time.
@@ -278,9 +278,9 @@ fn descriptor_budget() -> usize {
 
 /// Two sockets, and two pipes with two ends each.
 const FDS_PER_CONNECTION: usize = 6;
-/// chosen: for the listeners, nft, and the rest of the process.
+/// Our choice: for the listeners, nft, and the rest of the process.
 const RESERVED_FDS: usize = 128;
 const MAX_BIND_TRIES: usize = 16;
-/// chosen: as tokio's listeners.
+/// Our choice: as tokio's listeners.
 const BACKLOG: i32 = 1024;
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);

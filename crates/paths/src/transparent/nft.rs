@@ -182,7 +182,7 @@ fn parse_error(stderr: &str) -> NftError {
     }
 }
 
-/// chosen: kernel modules may have to be loaded; a longer time means that nft hangs.
+/// Our choice: kernel modules may have to be loaded; a longer time means that nft hangs.
 const NFT_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

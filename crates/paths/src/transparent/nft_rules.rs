@@ -17,7 +17,7 @@ use super::nft::{self, NftError, NftTableGuard};
 
 /// Mark of the forwarder's own connections.
 pub const FORWARDER_MARK: u32 = 0x77;
-/// Mark of redirected connections and of their packets. chosen: "ma" in ASCII, which no other known program uses.
+/// Mark of redirected connections and of their packets. Our choice: "ma" in ASCII, which no other known program uses.
 pub(super) const DIVERTED_MARK: u32 = 0x6d61;
 /// Name of the table.
 pub const TABLE: &str = "marline";

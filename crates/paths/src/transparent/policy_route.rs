@@ -22,7 +22,7 @@ pub(crate) struct DivertedTraffic {
     pub(crate) priority: u32,
 }
 
-/// Connections of this host. chosen: after `local` (0) and before rules by address.
+/// Connections of this host. Our choice: after `local` (0) and before rules by address.
 pub(crate) const HOST_TRAFFIC: DivertedTraffic = DivertedTraffic { mark: DIVERTED_MARK, priority: 108 };
 /// Connections of a LAN that an edge serves.
 pub(crate) const LAN_TRAFFIC: DivertedTraffic = DivertedTraffic { mark: DIVERTED_MARK + 1, priority: 107 };

@@ -112,7 +112,7 @@ impl Drop for ConnPermit {
 
 /// Limits the duration of a request head and of idle periods.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// The same while more than half of all permits are in use. chosen: three RTTs of a satellite link, and
+/// The same while more than half of all permits are in use. Our choice: three RTTs of a satellite link, and
 /// retransmissions.
 const SHORT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -321,12 +321,12 @@ impl ClientUsage {
     }
 }
 
-/// chosen: 1 Mbit/s for eight seconds, or 80 Mbit/s × 100 ms. With the default budget, 256 players fit.
+/// Our choice: 1 Mbit/s for eight seconds, or 80 Mbit/s × 100 ms. With the default budget, 256 players fit.
 const BASE_WINDOW: DataSize = DataSize::from_mib(1);
-/// chosen: the memory for a playlist of some hundred segments, including its rewritten text.
+/// Our choice: the memory for a playlist of some hundred segments, including its rewritten text.
 const SMALL_RESERVATION: u64 = 512 * 1024;
 
-/// The length up to which a User-Agent is kept unchanged. chosen: those of browsers have 150 bytes.
+/// The length up to which a User-Agent is kept unchanged. Our choice: those of browsers have 150 bytes.
 const MAX_USER_AGENT: usize = 256;
 
 #[cfg(test)]

@@ -160,7 +160,7 @@ fn header_text(fields: &HeaderMap, name: http::HeaderName) -> Option<&str> {
     fields.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// chosen: more than image and document viewers request at once.
+/// Our choice: more than image and document viewers request at once.
 const MAX_RANGES: usize = 64;
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ impl Events {
     }
 }
 
-/// chosen: some seconds of a busy proxy.
+/// Our choice: some seconds of a busy proxy.
 const QUEUE_LEN: usize = 256;
 
 #[cfg(test)]

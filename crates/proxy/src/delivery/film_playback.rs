@@ -1,6 +1,6 @@
 //! Playback of a film: one video in one resource, as far as its bytes show it.
 //!
-//! Combines the timing of the video ([`VideoSource`]), the model of its player ([`PlayerEstimator`]), the startup gate
+//! Combines the timing of the video ([`TimingFinder`]), the model of its player ([`PlayerEstimator`]), the startup gate
 //! ([`StartupGate`]) and what the player reports about itself. The decisions are in core; here are the shared state and
 //! the tasks that wait for the gate.
 //!
@@ -18,11 +18,11 @@ use marline_core::units::{DataSize, Instant};
 use super::active_responses::ResponseBuffer;
 use crate::player::ffprobe;
 use crate::player::report::PlayerReport;
-use crate::player::video_source::VideoSource;
+use crate::player::timing_finder::TimingFinder;
 
 /// The player of one resource; see the [module documentation](self).
 pub(crate) struct FilmPlayback {
-    video: RefCell<VideoSource>,
+    video: RefCell<TimingFinder>,
     estimator: RefCell<PlayerEstimator>,
     gate: RefCell<StartupGate>,
     /// Tasks that wait for the gate.

@@ -180,9 +180,9 @@ fn is_complete_range(range: Option<ByteRange>, total: Option<DataSize>) -> bool 
     range.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
 }
 
-/// chosen: three times the RTT of a loaded mobile link. A second request costs a few kilobytes.
+/// Our choice: three times the RTT of a loaded mobile link. A second request costs a few kilobytes.
 const HEDGE_DELAY: Duration = Duration::from_millis(1500);
-/// chosen: three segments of six seconds.
+/// Our choice: three segments of six seconds.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(18);
 
 #[cfg(test)]

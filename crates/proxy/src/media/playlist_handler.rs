@@ -233,5 +233,5 @@ fn close_if_not_read(unsent: Weak<()>, permit: &Rc<ConnPermit>) {
     });
 }
 
-/// chosen: the longest playlist at the rate of a slow mobile link.
+/// Our choice: the longest playlist at the rate of a slow mobile link.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);

@@ -340,14 +340,14 @@ fn open_ahead(
     session
 }
 
-/// The number of prefetched segments. chosen: with segments of two seconds this looks six seconds ahead, enough for a
+/// The number of prefetched segments. Our choice: with segments of two seconds this looks six seconds ahead, enough for a
 /// link to change.
 const MAX_PREFETCHED: usize = 3;
-/// How long before the end of a segment the next one begins. chosen: an RTT under load, which a new request needs.
+/// How long before the end of a segment the next one begins. Our choice: an RTT under load, which a new request needs.
 const PREFETCH_LEAD: Duration = Duration::from_millis(250);
 /// How often the progress of a segment is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a response waits for a player without requests. chosen: a player with a full buffer requests the next
+/// How long a response waits for a player without requests. Our choice: a player with a full buffer requests the next
 /// segment within the duration of one.
 const PREFETCH_TTL: Duration = Duration::from_secs(60);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);

@@ -248,7 +248,7 @@ fn player_json(status: &PlayerStatus) -> Value {
     })
 }
 
-/// The newest tunnels are shown. chosen: fills a screen with the browsers of a household.
+/// The newest tunnels are shown. Our choice: fills a screen with the browsers of a household.
 const MAX_SHOWN_TUNNELS: usize = 200;
-/// chosen: often enough for a progress bar.
+/// Our choice: often enough for a progress bar.
 const STATUS_INTERVAL: Duration = Duration::from_millis(500);

@@ -64,5 +64,5 @@ async fn run_connection(
 
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_millis(500);
-/// chosen: longer than any path. Longer lines are read in parts, which are then not valid JSON.
+/// Our choice: longer than any path. Longer lines are read in parts, which are then not valid JSON.
 const MAX_LINE: u64 = 64 * 1024;

@@ -53,9 +53,9 @@ fn entry_size(name: &str, playback: &PlaylistPlayback) -> usize {
 
 /// As long as a playlist is remembered.
 const PLAYBACK_TTL: Duration = Duration::from_secs(1800);
-/// chosen: as many as playlists are followed.
+/// Our choice: as many as playlists are followed.
 const MAX_PLAYERS: usize = 1000;
-/// chosen: 4 KiB for each of them.
+/// Our choice: 4 KiB for each of them.
 const MAX_BYTES: usize = 4 << 20;
 
 #[cfg(test)]

@@ -35,5 +35,5 @@ impl PlayerReport {
     }
 }
 
-/// chosen: browsers run the timers of a hidden page at least once a minute.
+/// Our choice: browsers run the timers of a hidden page at least once a minute.
 const REPORT_TTL: Duration = Duration::from_secs(70);

@@ -390,19 +390,19 @@ fn new_player(now: Instant) -> Player {
     Player::new(profile, BufferThresholds { low: start_threshold, high: None }, now)
 }
 
-/// How much of a live playlist is assumed to follow. chosen: long enough to justify the energy of a radio's tail.
+/// How much of a live playlist is assumed to follow. Our choice: long enough to justify the energy of a radio's tail.
 const LIVE_HORIZON: Duration = Duration::from_secs(60);
 /// The mean rate is taken over about this playing time, because renditions change.
 const MEAN_RATE_WINDOW: Duration = Duration::from_secs(60);
 const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
-/// A track without requests is not being played. chosen: a player with a full buffer requests the next segment within
-/// the duration of one.
+/// A track without requests is not being played. Our choice: a player with a full buffer requests the next segment
+/// within the duration of one.
 const TRACK_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest deviation of a stream's model that is not corrected.
 const MIN_POSITION_CHANGE: Duration = Duration::from_millis(250);
 /// The duration of bytes that do not belong to the segment.
 const PLACEHOLDER_DURATION: Duration = Duration::from_nanos(1);
-/// chosen: more tracks than a player plays at once.
+/// Our choice: more tracks than a player plays at once.
 const MAX_TRACKS: usize = 50;
 /// Approximate overhead of a map entry, in bytes.
 const MAP_ENTRY_SIZE: usize = 64;

@@ -45,7 +45,7 @@ fn parameter_name(part: &str) -> &str {
 const DEFAULT_TARGET_DURATION: Duration = Duration::from_secs(6);
 /// The server's delay is extended by an RTT, name resolution and a handshake.
 const MIN_TIMEOUT: Duration = Duration::from_secs(5);
-/// chosen: a player has given up by then.
+/// Our choice: a player has given up by then.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

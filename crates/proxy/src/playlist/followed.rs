@@ -335,12 +335,12 @@ impl PlaylistInfo {
     }
 }
 
-/// How long a playlist is remembered without a request. chosen: a pause of half an hour.
+/// How long a playlist is remembered without a request. Our choice: a pause of half an hour.
 const PLAYLIST_TTL: Duration = Duration::from_secs(1800);
-/// How long a playlist counts as followed without a request for it or one of its segments. chosen: twice as long as
+/// How long a playlist counts as followed without a request for it or one of its segments. Our choice: twice as long as
 /// players with a full buffer send no request.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(120);
-/// chosen: the playlists of two hundred players.
+/// Our choice: the playlists of two hundred players.
 const MAX_PLAYLISTS: usize = 1000;
 
 #[cfg(test)]

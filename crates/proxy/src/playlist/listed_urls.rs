@@ -124,9 +124,9 @@ fn hash(text: &str) -> u64 {
     hasher.finish()
 }
 
-/// chosen: as many as segments are remembered.
+/// Our choice: as many as segments are remembered.
 const MAX_URLS: usize = 20_000;
-/// chosen: the published playlist of all free television channels names three thousand.
+/// Our choice: the published playlist of all free television channels names three thousand.
 const MAX_HOSTS: usize = 10_000;
 const MAX_HOST_TEMPLATES: usize = 64;
 const MAX_UNPARSED_HOSTS: usize = 1000;

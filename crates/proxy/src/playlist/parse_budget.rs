@@ -130,28 +130,28 @@ pub(crate) fn quote_excerpt(text: &str) -> String {
     short
 }
 
-/// The longest HLS text. chosen: half a day in segments of two seconds has two mebibytes, the published playlist of all
-/// free television channels has three.
+/// The longest HLS text. Our choice: half a day in segments of two seconds has two mebibytes, the published playlist of
+/// all free television channels has three.
 pub(crate) const MAX_HLS_BYTES: usize = 8 << 20;
-/// The longest DASH text. chosen: several hours of many short periods have one mebibyte. While it is parsed, a manifest
-/// uses several times its size in addition to its text.
+/// The longest DASH text. Our choice: several hours of many short periods have one mebibyte. While it is parsed, a
+/// manifest uses several times its size in addition to its text.
 pub(crate) const MAX_DASH_BYTES: usize = 2 << 20;
 /// The longest URL that is rewritten. A longer one could not be requested through the proxy.
 pub(crate) const MAX_URL: usize = crate::client::media_url::MAX_URL_BYTES;
-/// The longest URL with expanded variables, and the longest one that is prefetched. chosen: what nginx and CloudFront
-/// accept in a request.
+/// The longest URL with expanded variables, and the longest one that is prefetched. Our choice: what nginx and
+/// CloudFront accept in a request.
 pub(crate) const MAX_EXPANDED_URL: usize = 8 * 1024;
 /// The time limit for one playlist. The limit on work takes effect much sooner, unless the machine is busy.
 pub(crate) const MAX_PARSE_TIME: Duration = Duration::from_secs(4);
-/// chosen: resolving a URL costs some 350 bytes of work, so that a playlist of nothing but short entries, of 17 bytes
-/// each, just fits. This allows a few tens of milliseconds for a short playlist, and a second for the longest.
+/// Our choice: resolving a URL costs some 350 bytes of work, so that a playlist of nothing but short entries, of 17
+/// bytes each, just fits. This allows a few tens of milliseconds for a short playlist, and a second for the longest.
 const WORK_FACTOR: u64 = 24;
 const WORK_BASE: u64 = 24 << 20;
 const CLOCK_CHECK_INTERVAL: u64 = 256 << 10;
-/// chosen: 20,000 short URLs that are each prefixed with the names of the proxy and of a server.
+/// Our choice: 20,000 short URLs that are each prefixed with the names of the proxy and of a server.
 const OUTPUT_BASE: u64 = 4 << 20;
 const OUTPUT_FACTOR: u64 = 3;
-/// chosen: 20,000 segments with URLs of 150 bytes.
+/// Our choice: 20,000 segments with URLs of 150 bytes.
 const MAX_INDEX_BYTES: u64 = 4 << 20;
 const MAX_QUOTED_CHARS: usize = 40;
 

@@ -289,9 +289,9 @@ fn into_reserved_bytes(bytes: Vec<u8>, reservation: Reservation) -> (Bytes, Weak
     (Bytes::from_owner(ReservedBytes(bytes, (reservation, alive))), unsent)
 }
 
-/// chosen: two thousand segments, an hour of television.
+/// Our choice: two thousand segments, an hour of television.
 const SHORT_PLAYLIST: usize = 256 * 1024;
-/// chosen: a playlist takes milliseconds, so this is about a second of work.
+/// Our choice: a playlist takes milliseconds, so this is about a second of work.
 const MAX_QUEUED: usize = 64;
 /// As long as players wait for a playlist.
 const QUEUE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);

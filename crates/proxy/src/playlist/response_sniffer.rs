@@ -147,7 +147,7 @@ impl ResponseSniffer {
     }
 }
 
-/// This much text, declared as a playlist, is no beginning of another file. chosen: one in nine random bytes is a
+/// This much text, declared as a playlist, is no beginning of another file. Our choice: one in nine random bytes is a
 /// control character.
 const MIN_HEADERLESS_TEXT: usize = 512;
 

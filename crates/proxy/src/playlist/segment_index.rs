@@ -316,7 +316,7 @@ fn url_hash(url: &Url) -> u64 {
     hasher.finish()
 }
 
-/// Limit for all renditions of one playlist together. chosen: eleven hours in segments of two seconds.
+/// Limit for all renditions of one playlist together. Our choice: eleven hours in segments of two seconds.
 pub(crate) const MAX_SEGMENTS: usize = 20_000;
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ fn after_doctype(bytes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// The maximum number of bytes that are examined. chosen: many times the comment of a packager.
+/// The maximum number of bytes that are examined. Our choice: many times the comment of a packager.
 pub(crate) const MAX_SNIFFED: usize = 64 * 1024;
 /// The number of bytes that identify media.
 pub(crate) const MEDIA_MAGIC_LEN: usize = 8;

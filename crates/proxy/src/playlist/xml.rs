@@ -362,13 +362,13 @@ fn syntax_error(at: usize) -> PlaylistError {
     malformed_error(format!("it is not well-formed XML from byte {at} on"))
 }
 
-/// chosen: a day of live television in three renditions, with each segment of two seconds described individually.
+/// Our choice: a day of live television in three renditions, with each segment of two seconds described individually.
 const MAX_ELEMENTS: usize = 120_000;
 const MAX_ATTRIBUTES: usize = 250_000;
 /// HTML's names of characters that matter in URLs.
 const HTML_REFERENCES: [&str; 10] =
     ["colon", "sol", "bsol", "Tab", "NewLine", "period", "percnt", "quest", "num", "commat"];
-/// chosen: several times what the largest elements of ISO/IEC 23009-1 have.
+/// Our choice: several times what the largest elements of ISO/IEC 23009-1 have.
 const MAX_ATTRIBUTES_OF_ELEMENT: usize = 128;
 
 #[cfg(test)]

@@ -169,5 +169,5 @@ impl Session {
     }
 }
 
-/// chosen: about a player's buffer, and many segments before it.
+/// Our choice: about a player's buffer, and many segments before it.
 const MAX_SEGMENTS: usize = 100;

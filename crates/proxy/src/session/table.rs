@@ -121,7 +121,8 @@ impl Sessions {
     }
 }
 
-/// How long a session is kept after its last response. chosen: covers a pause in which a player closes its connection.
+/// How long a session is kept after its last response. Our choice: covers a pause in which a player closes its
+/// connection.
 const SESSION_TTL: Duration = Duration::from_secs(300);
-/// chosen: the segments of one hour, each with a URL of its own. Sessions with active responses are never dropped.
+/// Our choice: the segments of one hour, each with a URL of its own. Sessions with active responses are never dropped.
 const MAX_SESSIONS: usize = 1000;

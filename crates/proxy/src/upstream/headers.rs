@@ -244,7 +244,7 @@ fn is_proxy_owned(name: &HeaderName) -> bool {
 
 /// nginx and Apache httpd accept this much for one field. Many requests are remembered, each with its fields.
 const MAX_HEADER_BYTES: usize = 8 * 1024;
-/// chosen: the programs of a household. At most 64 MiB, if servers fill all jars.
+/// Our choice: the programs of a household. At most 64 MiB, if servers fill all jars.
 const MAX_JARS: usize = 32;
 /// As long as a playlist is remembered.
 const JAR_TTL: Duration = Duration::from_secs(1800);

@@ -328,10 +328,10 @@ impl Sink for ChunkSink {
 const REQUEST_ID: ReqId = ReqId(u32::MAX);
 const SCRATCH_SIZE: usize = 64 * 1024;
 const MAX_DRAIN: DataSize = DataSize::from_kib(64);
-/// chosen: an RTT of a slow link. Opening another connection costs no more.
+/// Our choice: an RTT of a slow link. Opening another connection costs no more.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_REDIRECTS: u32 = 10;
 /// As long as players wait for a response. An outage of all links is shorter, or deserves an error.
 pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Limit for sending a request over a link. chosen: three times what a satellite link takes.
+/// Limit for sending a request over a link. Our choice: three times what a satellite link takes.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -125,5 +125,5 @@ impl Links {
     }
 }
 
-/// Chosen: a gateway is near, wherever the server is.
+/// Our choice: a gateway is near, wherever the server is.
 const MAX_GATEWAY_RTT: Duration = Duration::from_millis(8);

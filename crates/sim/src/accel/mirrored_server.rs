@@ -136,6 +136,6 @@ impl MirroredServer {
 
 /// That of the accelerator's SYN.
 const WINDOW_SCALE: u8 = 7;
-/// chosen: ports that nothing else uses here.
+/// Our choice: ports that nothing else uses here.
 const FIRST_PORT: u16 = 24_000;
 const PORTS: u64 = 4_000;

@@ -201,7 +201,7 @@ fn find_resource(
 
 /// Payload of a packet.
 const PIECE_SIZE: u64 = 1448;
-/// Until a piece is sent again for the first time, in addition to two round trips. Chosen: a queue and a half.
+/// Until a piece is sent again for the first time, in addition to two round trips. Our choice: a queue and a half.
 const RETRY_AFTER: Duration = Duration::from_millis(400);
-/// Chosen: longer than any outage here.
+/// Our choice: longer than any outage here.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(30);

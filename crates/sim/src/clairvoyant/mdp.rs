@@ -205,7 +205,7 @@ impl MdpSchedule {
     }
 }
 
-/// Discount of costs per second. Chosen: it gives a horizon of half a minute, longer than any tail.
+/// Discount of costs per second. Our choice: it gives a horizon of half a minute, longer than any tail.
 const DISCOUNT: f64 = 0.97;
 
 #[cfg(test)]

@@ -239,7 +239,7 @@ fn rate(bits: f64) -> Bitrate {
     Bitrate::from_bits_per_sec(bits as u64)
 }
 
-/// Chosen: as in BASS's own evaluation, a region has several relays to choose from.
+/// Our choice: as in BASS's own evaluation, a region has several relays to choose from.
 const RELAYS_PER_CITY: usize = 4;
 const MIN_CITIES: usize = 3;
 /// BASS §V-A uses PlanetLab nodes as origin servers; twenty of them are enough for variety.
@@ -247,7 +247,7 @@ const ORIGINS: usize = 20;
 /// Side of the plane and standard deviation of the distance from a city in each direction, in kilometres.
 const PLANE_SIDE: f64 = 4000.0;
 const CITY_SPREAD: f64 = 40.0;
-/// Distance in kilometres at which half of the rate is left. Chosen: BASS figure 8 has no numbers on its axes.
+/// Distance in kilometres at which half of the rate is left. Our choice: BASS figure 8 has no numbers on its axes.
 const HALF_RATE_DISTANCE: f64 = 400.0;
 /// Edges look for their nearest relays among this many near their city.
 const NEAREST_RELAYS: usize = 16;
@@ -255,7 +255,7 @@ const NEAREST_RELAYS: usize = 16;
 /// Mbit/s.
 const DIRECT_RATE_SIGMA: f64 = 1.0;
 const DIRECT_RATE_MEDIAN: f64 = 776_000.0;
-/// Rule 2 of the module. Chosen: with noise and distance, the best candidate has 5.2 times the direct rate on
+/// Rule 2 of the module. Our choice: with noise and distance, the best candidate has 5.2 times the direct rate on
 /// average.
 const RATE_MULTIPLE_MEDIAN: f64 = 3.8;
 const RATE_MULTIPLE_SIGMA: f64 = 0.7;

@@ -29,7 +29,8 @@ use crate::fuzz_fetch::Defect;
 use crate::rng::{Purpose, RandomStream};
 use crate::spec::{LinkEvent, LinkEventKind, LinkSpec};
 
-/// Commands per connection within a minute. Chosen: a switch every two seconds, each repeated once, is flapping.
+/// Commands per connection within a minute. Our choice: a switch every two seconds, each repeated once, is
+/// flapping.
 const MAX_COMMANDS_PER_MINUTE: usize = 60;
 /// Calls of the machine per second and connection, on average over a run: a poll every 50 ms with its responses,
 /// and the same again for everything else.

@@ -280,8 +280,8 @@ impl SubflowSender {
     }
 }
 
-/// Chunks per window. Chosen: fine enough for a queue of a few packets, and coarse enough to simulate a quarter of
-/// a gigabyte in a tenth of a second.
+/// Chunks per window. Our choice: fine enough for a queue of a few packets, and coarse enough to simulate a quarter
+/// of a gigabyte in a tenth of a second.
 const CHUNKS_PER_WINDOW: u64 = 24;
 /// Maximum packets per chunk: what fits into a queue of 100 ms at 1 Mbit/s (Linux: 64 KB with segmentation
 /// offload).
@@ -292,12 +292,12 @@ const MIN_RTO: Duration = Duration::from_millis(200);
 const MAX_RTO: Duration = Duration::from_secs(120);
 /// Maximum number of doublings: 200 ms become 102 s.
 const MAX_BACKOFF: u32 = 9;
-/// Timeouts after which a subflow is stale. Chosen: including the doubling, this takes 0.6 s on a short path and
-/// 1.5 s at an RTT of 300 ms. Measured on a short path: 0.6 to 1.0 s (the kernel counts four constant intervals of
-/// its own).
+/// Timeouts after which a subflow is stale. Our choice: including the doubling, this takes 0.6 s on a short path
+/// and 1.5 s at an RTT of 300 ms. Measured on a short path: 0.6 to 1.0 s (the kernel counts four constant intervals
+/// of its own).
 const STALE_TIMEOUTS: u32 = 2;
 /// Tenths of the window in payload. Linux's tcp_sndbuf_expand takes twice the window in truesize, with 4352 bytes
-/// per packet, while a packet needs 2304 to 3100: 2.8 to 3.8 windows. Chosen: the value that reproduces the
+/// per packet, while a packet needs 2304 to 3100: 2.8 to 3.8 windows. Our choice: the value that reproduces the
 /// measured collapse on unequal links.
 const SEND_BUFFER_TENTHS: u64 = 28;
 /// tcp_wmem's maximum of 4 MiB, in payload.

@@ -114,7 +114,7 @@ impl AckDelayQueue {
     }
 }
 
-/// chosen: the ACKs of 150 ms at 100 Mbit/s.
+/// Our choice: the ACKs of 150 ms at 100 Mbit/s.
 const MAX_ACKS: usize = 640;
 
 #[cfg(test)]

@@ -423,5 +423,5 @@ impl FromIterator<PosRange> for PosRangeSet {
     }
 }
 
-/// chosen: 72 bytes each: 86 KB, a flight of 1.7 MB.
+/// Our choice: 72 bytes each: 86 KB, a flight of 1.7 MB.
 const MAX_SWEEP_ACKS: usize = 1200;

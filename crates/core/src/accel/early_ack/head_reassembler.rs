@@ -107,10 +107,10 @@ impl HeadReassembler {
     }
 }
 
-/// chosen: as much as nginx and Apache accept by default for a request's head, twice over.
+/// Our choice: as much as nginx and Apache accept by default for a request's head, twice over.
 const MAX_HEAD: u64 = 16 * 1024;
-/// chosen: bytes that may pass before a missing part of a head counts as not captured; a retransmission takes a round
-/// trip, in which a window of data passes.
+/// Our choice: bytes that may pass before a missing part of a head counts as not captured; a retransmission takes a
+/// round trip, in which a window of data passes.
 const MAX_UNSEEN: u64 = 4 * 1024 * 1024;
 /// Farther ahead than any window: not of this flow.
 const MAX_DISTANCE: u64 = 1 << 30;

@@ -354,14 +354,14 @@ fn could_be_request(bytes: &[u8]) -> bool {
         && (method_end.is_some() || bytes.len() <= 16)
 }
 
-/// chosen: more than clients pipeline.
+/// Our choice: more than clients pipeline.
 const MAX_REQUESTS: usize = 64;
-/// chosen: as many bodies may be partly missing at the same time.
+/// Our choice: as many bodies may be partly missing at the same time.
 const MAX_BODIES: usize = 64;
-/// chosen: a shorter body is complete before a second connection is established.
+/// Our choice: a shorter body is complete before a second connection is established.
 const MIN_BODY: u64 = 64 * 1024;
-/// chosen: bytes that are compared; fewer than a segment has, so that the first captured one suffices.
+/// Our choice: bytes that are compared; fewer than a segment has, so that the first captured one suffices.
 const SAMPLE: usize = 512;
-/// chosen: this close to the end of a body everything is captured, for the next head: more than comes between a
+/// Our choice: this close to the end of a body everything is captured, for the next head: more than comes between a
 /// decision and its effect.
 const NEXT_HEAD_DISTANCE: u64 = 1024 * 1024;

@@ -51,7 +51,7 @@ impl PeerState {
     }
 }
 
-/// Bytes. chosen: more than a window of the request direction, a 256th of the sequence space.
+/// Bytes. Our choice: more than a window of the request direction, a 256th of the sequence space.
 const MAX_DISTANCE: i32 = 1 << 24;
 
 #[cfg(test)]

@@ -183,7 +183,7 @@ impl LossClassifier {
     }
 }
 
-/// Losses. chosen: one in a thousand at 20 Mbit/s makes as many in `max_queue_window`.
+/// Losses. Our choice: one in a thousand at 20 Mbit/s makes as many in `max_queue_window`.
 const QUIET_LOSSES: usize = 5;
 
 #[cfg(test)]

@@ -115,7 +115,7 @@ const TICKS: [Duration; 5] = [
     Duration::from_millis(10),
     Duration::from_millis(100),
 ];
-/// In tenths. chosen: half of the ratio between 4 and 10 ms.
+/// In tenths. Our choice: half of the ratio between 4 and 10 ms.
 const TOLERANCE: u128 = 15;
 
 #[cfg(test)]

@@ -101,11 +101,11 @@ impl SackHoles {
     }
 }
 
-/// A burst is so many holes within [`BURST_SEGMENTS`]. chosen: six of forty are 15 %; of 3 % at random, six of forty
-/// come once in a thousand times.
+/// A burst is so many holes within [`BURST_SEGMENTS`]. Our choice: six of forty are 15 %; of 3 % at random, six of
+/// forty come once in a thousand times.
 const BURST_HOLES: usize = 6;
 const BURST_SEGMENTS: i64 = 40;
-/// Segments. chosen: random loss is never as long, and a sender repairs as many at once.
+/// Segments. Our choice: random loss is never as long, and a sender repairs as many at once.
 const LONG_HOLE: i64 = 8;
 
 fn lowest_block<'a>(blocks: impl Iterator<Item = &'a SeqRange>) -> Option<SeqRange> {

@@ -87,7 +87,7 @@ impl UploadObserver {
     }
 }
 
-/// chosen: one per millisecond, for the longest round trips of a satellite link.
+/// Our choice: one per millisecond, for the longest round trips of a satellite link.
 const MAX_SEGMENTS: usize = 1024;
 
 #[cfg(test)]

@@ -15,9 +15,9 @@ use crate::accel::secondary::link_probe::LinkProber;
 use crate::units::Instant;
 use crate::wire::packet::{Ack, FourTuple};
 
-/// Bytes of data for each byte of ACKs: a faster flow is not offloaded. chosen: an ACK with timestamps for 21 segments.
-/// Where more segments depend on each ACK, senders wait for one and then send all that it allows: 300 Mbit/s become 250
-/// with 400 kbit/s for their ACKs.
+/// Bytes of data for each byte of ACKs: a faster flow is not offloaded. Our choice: an ACK with timestamps for 21
+/// segments. Where more segments depend on each ACK, senders wait for one and then send all that it allows: 300 Mbit/s
+/// become 250 with 400 kbit/s for their ACKs.
 pub const DATA_PER_ACK_BYTE: u64 = 600;
 
 /// The ACKs that wait for one secondary link.

@@ -128,6 +128,6 @@ impl Mirrors {
     }
 }
 
-/// How often the whole file is fetched again after a mismatch. chosen: if that many mirrors have the same file, the
+/// How often the whole file is fetched again after a mismatch. Our choice: if that many mirrors have the same file, the
 /// digest is wrong.
 const MAX_MISMATCHES: u32 = 8;

@@ -29,7 +29,7 @@ pub struct SelectorConfig {
 }
 
 impl Default for SelectorConfig {
-    /// chosen: 2 MB are ten seconds of a live stream.
+    /// Our choice: 2 MB are ten seconds of a live stream.
     fn default() -> Self {
         Self {
             origin: None,

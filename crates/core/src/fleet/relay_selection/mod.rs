@@ -42,22 +42,22 @@ pub use self::relay_stats::{PersistedState, RelayInfo};
 
 use self::relay_stats::RelayStats;
 
-/// chosen: as often as the service computes a new matching of all edges (BASS section IV-B).
+/// Our choice: as often as the service computes a new matching of all edges (BASS section IV-B).
 const REFRESH_INTERVAL: Duration = Duration::from_secs(30 * 60);
-/// chosen: the same as [`REFRESH_INTERVAL`].
+/// Our choice: the same as [`REFRESH_INTERVAL`].
 const RATE_LIFETIME: Duration = Duration::from_secs(30 * 60);
-/// chosen: three candidates then fit into [`TOTAL_PROBE_TIME`].
+/// Our choice: three candidates then fit into [`TOTAL_PROBE_TIME`].
 const PROBE_TIME: Duration = Duration::from_millis(1500);
 /// BASS section IV-B spends this time on each relay.
 const TOTAL_PROBE_TIME: Duration = Duration::from_secs(5);
-/// chosen: links that flap must not fill the remaining capacity with probes.
+/// Our choice: links that flap must not fill the remaining capacity with probes.
 const MIN_REFRESH_PAUSE: Duration = Duration::from_secs(60);
-/// chosen: a failed relay is replaced soon, but a failing fleet does not cause continuous requests.
+/// Our choice: a failed relay is replaced soon, but a failing fleet does not cause continuous requests.
 const FAILURE_REFRESH_PAUSE: Duration = Duration::from_secs(5);
-/// chosen: the same as the service's threshold for reports.
+/// Our choice: the same as the service's threshold for reports.
 const LOW_RATE_SHARE: Ratio = Ratio::from_percent(70);
 const MAX_LOW_SAMPLES: u32 = 2;
-/// chosen: a relay that was restarted is retried by then.
+/// Our choice: a relay that was restarted is retried by then.
 const FAILURE_MEMORY: Duration = Duration::from_secs(60);
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
@@ -68,15 +68,15 @@ const HEARTBEAT_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::fr
 /// How many probes of [`SelectorConfig::probe_bytes`] are allowed per day.
 const PROBES_A_DAY: u64 = 10;
 const DAY: Duration = Duration::from_secs(86_400);
-/// chosen: 107 Mbit/s for the duration of a probe; the relay has its own limit.
+/// Our choice: 107 Mbit/s for the duration of a probe; the relay has its own limit.
 const MAX_PROBE_SIZE: DataSize = DataSize::from_mib(20);
 /// Share of the time for which data must be blocked for a rate to count as the capacity of the links.
 const FULL_SHARE: Ratio = Ratio::from_percent(80);
-/// chosen: if data is blocked half of the time, programs offer more than is carried.
+/// Our choice: if data is blocked half of the time, programs offer more than is carried.
 const BUSY_SHARE: Ratio = Ratio::from_percent(50);
 /// Origin of an edge that does not know its stream's target yet (RFC 2606 section 2: the name never exists).
 const UNKNOWN_ORIGIN: &str = "unknown.invalid:1935";
-/// chosen: a flow tries no more.
+/// Our choice: a flow tries no more.
 const MAX_IN_USE: usize = 6;
 
 /// The operation in progress.

@@ -21,7 +21,7 @@ use crate::fleet::Name;
 use crate::fleet::messages::{Heartbeat, HeartbeatReply, RelaySummary, StateVersion};
 use crate::units::{Bitrate, Instant};
 
-/// Rule 3. chosen: an epoch begins with each start of the service, so that a million is never reached.
+/// Rule 3. Our choice: an epoch begins with each start of the service, so that a million is never reached.
 const MAX_EPOCH_LEAP: u64 = 1_000_000;
 
 impl FleetScheduler {

@@ -97,7 +97,7 @@ pub struct SchedulerConfig {
 }
 
 impl Default for SchedulerConfig {
-    /// chosen: an edge that starts waits a fifth of a second. Leases last six heartbeats, so that an edge keeps its relay for half a
+    /// Our choice: an edge that starts waits a fifth of a second. Leases last six heartbeats, so that an edge keeps its relay for half a
     /// minute in a tunnel. The other values are those of BASS or follow from the rules above.
     fn default() -> Self {
         let heartbeat = Duration::from_secs(5);
@@ -432,5 +432,5 @@ impl Machine for FleetScheduler {
     }
 }
 
-/// chosen: leases and health change over many seconds.
+/// Our choice: leases and health change over many seconds.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);

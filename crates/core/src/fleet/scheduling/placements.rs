@@ -77,7 +77,7 @@ pub(super) struct Claims {
     pub(super) recovered: RecoveredReservations,
 }
 
-/// chosen: a single low report may be due to a tunnel.
+/// Our choice: a single low report may be due to a tunnel.
 const MAX_LOW_REPORTS: u32 = 2;
 
 impl EdgeRecord {

@@ -52,7 +52,7 @@ use crate::units::{Bitrate, DataSize, Duration, Energy, Ratio};
 use alloc::vec::Vec;
 use core::cmp::Reverse;
 
-/// Least expected data of a connection that has passed κ or τ. Chosen: 8 MB, so that an LTE link that was never
+/// Least expected data of a connection that has passed κ or τ. Our choice: 8 MB, so that an LTE link that was never
 /// used is added at τ for Wi-Fi below 1.2 Mbit/s, like the paper's "bad" Wi-Fi, and not for 2 to 6 Mbit/s and
 /// 16 MB, where its promotion and tail exceed the saving (with `emptcp-s3`). It is expensive for transfers that end
 /// soon after: without it the survey needs 5 to 6 % fewer joules, and no case needs more than 1.5 times as much as
@@ -60,32 +60,33 @@ use core::cmp::Reverse;
 /// left after half a minute instead of three seconds.
 const MIN_EXPECTED: DataSize = DataSize::from_bytes(8_000_000);
 /// A transfer that exceeds a file of usual size (photos, songs, parts of applications; the paper's large one has
-/// 16 MiB) is bulk: a film, a disk image, an update. Bulk can afford to measure a link that was never used. Chosen:
-/// just above the paper's 16 MiB, so the paper's figure 16 measures this choice; sizes close to it were not tested.
+/// 16 MiB) is bulk: a film, a disk image, an update. Bulk can afford to measure a link that was never used. Our
+/// choice: just above the paper's 16 MiB, so the paper's figure 16 measures this choice; sizes close to it were not
+/// tested.
 const BULK_BYTES: DataSize = DataSize::from_bytes(17_000_000);
 /// A transfer of this size is bulk too if its initial link has slowed down to half of its best rate: a
 /// transfer that began over a fast link may be large, and the sooner another link helps, the less data waits in the
-/// slow one's queue. Chosen: half of [`MIN_EXPECTED`].
+/// slow one's queue. Our choice: half of [`MIN_EXPECTED`].
 const BULK_BYTES_SLOWED: DataSize = DataSize::from_bytes(4_000_000);
-/// Least expected data of bulk. Chosen: the middle of what films, images and updates need. In the survey it changes
-/// the product of joules and seconds by 1 %; with the kernel it lets LTE join soon after Wi-Fi has become slow,
-/// while little data waits at the server (`marline-lab reproduce emptcp --scale 0.25 --case F10`).
+/// Least expected data of bulk. Our choice: the middle of what films, images and updates need. In the survey it
+/// changes the product of joules and seconds by 1 %; with the kernel it lets LTE join soon after Wi-Fi has become
+/// slow, while little data waits at the server (`marline-lab reproduce emptcp --scale 0.25 --case F10`).
 const MIN_EXPECTED_BULK: DataSize = DataSize::from_bytes(64_000_000);
 /// Factor by which bulk assumes an unused link to be faster than
-/// [`Config::assumed_rate`](super::super::Config::assumed_rate). Chosen: 10 Mbit/s, the paper's "good". A policy
-/// that assumes a slow link never finds out, and finding out costs one promotion and tail. Without it the survey
-/// needs as many joules, and 2 to 5 % more joules times seconds. Applied to transfers of any size it saves 5 % of
-/// that where Wi-Fi changes; but 16 MiB over two bad links then cost 4 % more joules, with the powers of
+/// [`Config::assumed_rate`](super::super::Config::assumed_rate). Our choice: 10 Mbit/s, the paper's "good". A
+/// policy that assumes a slow link never finds out, and finding out costs one promotion and tail. Without it the
+/// survey needs as many joules, and 2 to 5 % more joules times seconds. Applied to transfers of any size it saves
+/// 5 % of that where Wi-Fi changes; but 16 MiB over two bad links then cost 4 % more joules, with the powers of
 /// `emptcp-s3`.
 const BULK_OPTIMISM: u64 = 2;
-/// Share of the cost of the expected data that a change must save. Chosen: the energy that corresponds to 10 % of a
-/// threshold's rate (2 to 4 %). Without it, and with twice as much, the survey needs as many joules within 0.5 %;
-/// but each change consists of commands that can be lost.
+/// Share of the cost of the expected data that a change must save. Our choice: the energy that corresponds to 10 %
+/// of a threshold's rate (2 to 4 %). Without it, and with twice as much, the survey needs as many joules within
+/// 0.5 %; but each change consists of commands that can be lost.
 const MIN_SAVING: Ratio = Ratio::from_ppm(30_000);
-/// A set that costs no more is chosen if this share of its rate exceeds the present set's rate. Chosen: a tenth
+/// A set that costs no more is chosen if this share of its rate exceeds the present set's rate. Our choice: a tenth
 /// more, the safety factor of a rate (eMPTCP §3.4).
 const MIN_SPEEDUP: Ratio = Ratio::from_percent(91);
-/// Shortest time between changes. Chosen: half the length of the median, after the samples that are discarded.
+/// Shortest time between changes. Our choice: half the length of the median, after the samples that are discarded.
 /// Without it the survey's changing links cost 0.8 % more joules.
 const MIN_DWELL: Duration = Duration::from_millis(1500);
 /// Sets of more links than this are not enumerated but grown link by link.

@@ -41,10 +41,10 @@ use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 /// Rule 2. A fast path that is held up seems slower than it is, so that a fifth observed is less in reality.
 const MUCH_FASTER: u64 = 5;
 const WORSE_THAN_SOLO: Ratio = Ratio::from_ppm(900_000);
-/// How long both are observed before one is tried; twice as long for the goal of energy. Chosen: where a fast
+/// How long both are observed before one is tried; twice as long for the goal of energy. Our choice: where a fast
 /// initial link becomes slow and another one joins, data that waits at the server stalls both for up to 3 s, once.
 const MIN_OBSERVATION: Duration = Duration::from_secs(2);
-/// Duration of a trial: the drain, slow start, and enough time for a mean. Chosen: ten RTTs of 150 ms.
+/// Duration of a trial: the drain, slow start, and enough time for a mean. Our choice: ten RTTs of 150 ms.
 const TRIAL_TIME: Duration = Duration::from_millis(1500);
 const MIN_SOLO_GAIN: Ratio = Ratio::from_ppm(1_080_000);
 /// Upper bound of a limit found by a trial.
@@ -57,11 +57,11 @@ const MIN_TRIAL_SHARE: Ratio = Ratio::from_ppm(55_000);
 /// the packets lost when the window of a helpful link has opened too far leave 75 to 85 % for half a second (5 of
 /// 50, 8 of 61).
 const COLLAPSE: Ratio = Ratio::from_percent(60);
-/// Rule 5. Chosen: at 0.8 Mbit/s a reprobe holds the connection up for about 0.4 s; a tenth of that is lost, and
+/// Rule 5. Our choice: at 0.8 Mbit/s a reprobe holds the connection up for about 0.4 s; a tenth of that is lost, and
 /// the recovery of the initial link is detected 2 s late on average.
 const MIN_REPROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// The interval between reprobes is the time on standby divided by this, which bounds how late the end of a bad
-/// phase is detected, as a share of its length. Chosen: a quarter. Below it, the longest interval.
+/// phase is detected, as a share of its length. Our choice: a quarter. Below it, the longest interval.
 const REPROBE_DIVISOR: u32 = 4;
 const MAX_REPROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// Duration of a reprobe, and the number of bytes that ends it earlier: ten times the first window and a queue.
@@ -416,7 +416,7 @@ fn hold_up_limit(slow: Bitrate, fast: Bitrate) -> Ratio {
     Ratio::of(slow.bits_per_sec().saturating_mul(6) / 5, fast.bits_per_sec()).min(MAX_LIMIT).max(DEFAULT_LIMIT)
 }
 
-/// Limit above which a slow link helps, if it did so with these rates. Chosen: a third of the observed share.
+/// Limit above which a slow link helps, if it did so with these rates. Our choice: a third of the observed share.
 fn help_limit(slow: Bitrate, fast: Bitrate) -> Ratio {
     Ratio::of(slow.bits_per_sec() / 3, fast.bits_per_sec()).min(DEFAULT_LIMIT)
 }

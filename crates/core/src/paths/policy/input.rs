@@ -10,8 +10,8 @@ use crate::paths::throughput::ThroughputWindow;
 use crate::paths::traffic::Traffic;
 use crate::units::{Bitrate, Duration, Instant, Ratio};
 
-/// A link is slowing down if its rate falls below this share of its best. Chosen: half of the rate, which is more
-/// than its variation from one second to the next.
+/// A link is slowing down if its rate falls below this share of its best. Our choice: half of the rate, which is
+/// more than its variation from one second to the next.
 const SLOWED_SHARE: Ratio = Ratio::from_percent(50);
 
 /// Desired state of a connection's links.
@@ -106,6 +106,6 @@ pub(super) fn has_slowed(host: &HostState, subflows: &SubflowSet, link: usize) -
     host_link.rate(&host.config, host.now) < path.best_solo_rate.share(SLOWED_SHARE)
 }
 
-/// Growth of the last second's rate over that of the last two, above which a window is still opening. Chosen: half
-/// of what counts as a gain.
+/// Growth of the last second's rate over that of the last two, above which a window is still opening. Our choice:
+/// half of what counts as a gain.
 const GROWTH: Ratio = Ratio::from_ppm(1_040_000);

@@ -26,14 +26,14 @@ use crate::paths::subflow::Subflow;
 use crate::paths::trial_cache::{DEFAULT_LIMIT, SHORT_QUEUE_LIMIT};
 use crate::units::{Bitrate, Duration};
 
-/// How long a path has carried data before it is judged, as a time and in its own RTTs. Chosen: a window of 10
+/// How long a path has carried data before it is judged, as a time and in its own RTTs. Our choice: a window of 10
 /// packets grows to 640 in six RTTs, and two more show its rate.
 const MIN_JUDGE_TIME: Duration = Duration::from_millis(500);
 const MIN_JUDGE_RTTS: u32 = 8;
 /// Duration of samples required by then, of this path and of the fast one.
 const MIN_COVERED_TIME: Duration = Duration::from_millis(200);
 /// A path that was left out is used again when it is this many times as fast as the limit below which it would hold
-/// the others up. Chosen: more than the variation of a fast path's rate from one second to the next.
+/// the others up. Our choice: more than the variation of a fast path's rate from one second to the next.
 const REJOIN_FACTOR: u64 = 2;
 /// Shortest time between changes of the path with the shortest RTT.
 const MIN_STAY: Duration = Duration::from_secs(2);

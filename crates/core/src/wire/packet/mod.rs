@@ -58,7 +58,7 @@ pub use tcp_builder::NewSegment;
 pub use tcp_option::{OptionList, Options, SackBlocks, TcpOption, Timestamps};
 pub use udp::Datagram;
 
-/// Highest number of IPv6 extension headers. chosen: one more than the order of RFC 8200 §4.1 has.
+/// Highest number of IPv6 extension headers. Our choice: one more than the order of RFC 8200 §4.1 has.
 pub const MAX_EXTENSIONS: usize = 8;
 
 /// Protocols of a packet's body (IANA's protocol numbers).

@@ -18,9 +18,9 @@ use crate::store::resume::{ExistingDownload, RestartReason, ResumeContext};
 
 const NOT_A_JOURNAL: &str = "a file with this name exists and is not a journal of marline";
 
-/// Chosen: half a second in total, an acceptable wait before an error.
+/// Our choice: half a second in total, an acceptable wait before an error.
 const MAX_LOCK_TRIES: u32 = 50;
-/// Chosen: longer than most programs need from fork to exec, during which the child holds the lock as well.
+/// Our choice: longer than most programs need from fork to exec, during which the child holds the lock as well.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
 impl<D: FileSystem> PartialFile<D> {

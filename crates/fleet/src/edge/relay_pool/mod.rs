@@ -37,20 +37,20 @@ use super::trust::ClientTrust;
 use crate::link_dialer::LinkDialer;
 use crate::tunnel::Target;
 
-/// chosen: a relay that was restarted is up again; two thousand edges that return to a draining relay cost it little.
+/// Our choice: a relay that was restarted is up again; two thousand edges that return to a draining relay cost it little.
 const MIN_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
-/// chosen: a tunnel over a spare connection takes an RTT to the relay and one to the origin server; a second relay must carry flows within
-/// three seconds after the first one disappears.
+/// Our choice: a tunnel over a spare connection takes an RTT to the relay and one to the origin server; a second relay must carry flows
+/// within three seconds after the first one disappears.
 const HEDGE_DELAY: Duration = Duration::from_millis(1500);
 
-/// chosen: more than the RTT of a satellite link. One flow over a slower link goes directly.
+/// Our choice: more than the RTT of a satellite link. One flow over a slower link goes directly.
 const UNKNOWN_RELAY_WAIT: Duration = Duration::from_millis(700);
 
-/// chosen: one of the next heartbeats brings an assignment, and programs give up after half a minute.
+/// Our choice: one of the next heartbeats brings an assignment, and programs give up after half a minute.
 const ADMISSION_WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
 
-/// chosen: each attempt takes as long as a relay may take to answer.
+/// Our choice: each attempt takes as long as a relay may take to answer.
 const MAX_ATTEMPTS: usize = 3;
 
 /// Why no tunnel was opened.

@@ -14,7 +14,7 @@ use crate::edge::dial::{self, CONNECT_TIMEOUT, DialOptions, dial, dial_over};
 use crate::edge::relay_list::RelayEntry;
 use crate::link_dialer::ConnObservation;
 
-/// chosen: by then a relay on a busy machine has verified a certificate; only the next state of a failed relay waits for it.
+/// Our choice: by then a relay on a busy machine has verified a certificate; only the next state of a failed relay waits for it.
 const REJECTION_WAIT: Duration = Duration::from_millis(200);
 
 impl RelayPool {

@@ -14,9 +14,9 @@ use super::{MAX_PAUSE, MIN_PAUSE, RelayPool, join_dial, lock};
 use crate::edge::dial::{self, CONNECT_TIMEOUT, RelayConn};
 use crate::edge::relay_list::RelayEntry;
 
-/// chosen: less than the five minutes for which a relay keeps an idle connection.
+/// Our choice: less than the five minutes for which a relay keeps an idle connection.
 const MAX_SPARE_AGE: Duration = Duration::from_secs(240);
-/// chosen: a link that flaps costs few handshakes.
+/// Our choice: a link that flaps costs few handshakes.
 const LINK_CHANGE_PAUSE: Duration = Duration::from_secs(5);
 
 impl RelayPool {

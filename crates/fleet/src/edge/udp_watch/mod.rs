@@ -34,14 +34,14 @@ pub(super) use unanswered::read_counters;
 use unanswered::{PacketCounters, ProbeReason, UnansweredDetector};
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// chosen: during a probe, peers whose packets are lost on the return path retransmit up to so many; a working link receives more.
+/// Our choice: during a probe, peers whose packets are lost on the return path retransmit up to so many; a working link receives more.
 const MAX_RETRANSMITTED: u64 = 10;
 /// Between probes by rule 1, and of an unresponsive link.
 const ATTEMPT_PAUSES: BackoffLimits = BackoffLimits { min: Duration::from_secs(1), max: Duration::from_secs(30) };
-/// How long a probe by rule 1 runs before the other links are probed as well. chosen: a relay answers earlier, TLS included, over all links
-/// but a satellite's.
+/// How long a probe by rule 1 runs before the other links are probed as well. Our choice: a relay answers earlier, TLS included, over all
+/// links but a satellite's.
 const COMPARE_DELAY: Duration = Duration::from_millis(500);
-/// chosen: more links than a usual host has.
+/// Our choice: more links than a usual host has.
 const MAX_OTHER_LINKS: usize = 3;
 
 /// Result of a probe over a link.

@@ -8,17 +8,17 @@ use marline_core::units::Instant;
 use super::ATTEMPT_PAUSES;
 use crate::edge::backoff::MAX_IDLE_PACKETS;
 
-/// chosen: longer than a slow RTT over LTE; together with the probe, traffic leaves an unresponsive link within three seconds.
+/// Our choice: longer than a slow RTT over LTE; together with the probe, traffic leaves an unresponsive link within three seconds.
 const UNANSWERED_TIME: Duration = Duration::from_millis(800);
-/// Sent packets per received packet up to which a stream counts as answered. chosen: streams with feedback have at least this share, and
+/// Sent packets per received packet up to which a stream counts as answered. Our choice: streams with feedback have at least this share, and
 /// the broadcasts of a provider's network are fewer.
 const MAX_SENT_PER_RECEIVED: u64 = 10;
-/// chosen: an unused host sends so many packets that are not answered, or not soon (mDNS, MLD, a keep-alive), within [`STRAYS`].
+/// Our choice: an unused host sends so many packets that are not answered, or not soon (mDNS, MLD, a keep-alive), within [`STRAYS`].
 const MAX_STRAY_PACKETS: u64 = 3;
 const STRAY_PERIOD: Duration = Duration::from_secs(5);
-/// Interval of probes by rule 2. chosen: a probe without TLS is about 400 bytes.
+/// Interval of probes by rule 2. Our choice: a probe without TLS is about 400 bytes.
 const PERIODIC_INTERVAL: Duration = Duration::from_secs(10);
-/// Packets, or time, after which a probe includes a TLS handshake. chosen: it is about 5 kB, which is little compared with so many packets,
+/// Packets, or time, after which a probe includes a TLS handshake. Our choice: it is about 5 kB, which is little compared with so many packets,
 /// and little per minute.
 const TLS_AFTER_PACKETS: u64 = 200;
 const TLS_AFTER_TIME: Duration = Duration::from_secs(60);

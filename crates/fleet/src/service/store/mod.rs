@@ -164,7 +164,7 @@ pub trait Store: Send {
     }
 }
 
-/// How long expired entries are kept. chosen: more than a clock without its time server is ever set back.
+/// How long expired entries are kept. Our choice: more than a clock without its time server is ever set back.
 const RETENTION: Duration = Duration::from_secs(86_400);
 
 fn unix_seconds(time: UtcSeconds) -> u64 {

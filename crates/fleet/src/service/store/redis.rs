@@ -64,11 +64,11 @@ pub struct RedisStore {
     connection: Option<Box<dyn ConnectionLike + Send>>,
 }
 
-/// Rule 6. chosen: three timeouts are shorter than the rest of a lease when it is renewed.
+/// Rule 6. Our choice: three timeouts are shorter than the rest of a lease when it is renewed.
 const IO_TIMEOUT: Duration = Duration::from_secs(1);
-/// chosen: rows of members without a leader for a day are of no use.
+/// Our choice: rows of members without a leader for a day are of no use.
 const ROWS_TTL_SECONDS: u64 = 86_400;
-/// chosen: a reply of some hundred kilobytes.
+/// Our choice: a reply of some hundred kilobytes.
 const SCAN_COUNT: usize = 500;
 
 /// The first epoch that is refused (rule 5). In the script: more than fifteen digits.

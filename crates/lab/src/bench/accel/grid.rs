@@ -42,7 +42,8 @@ fn cells() -> Vec<Cell> {
 
 pub(super) fn units(bench: &Bench) -> Vec<BenchRun<'_>> {
     let mut units = Vec::new();
-    // chosen: at 3 % plain TCP needs some seconds for a stable figure; all cells together take less than two hours.
+    // Our choice: at 3 % plain TCP needs some seconds for a stable figure; all cells together take less than two
+    // hours.
     let (length, from) = bench.time(15, 3);
     for cell in cells() {
         let name = format!("{} {}k {}%", cell.name, cell.kbps, cell.loss);

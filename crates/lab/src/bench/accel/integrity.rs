@@ -19,11 +19,11 @@ use crate::accel::{Contender, Medium, Stream, Topology, topology};
 use crate::server::Payload;
 use crate::{Congestion, LabError};
 
-/// chosen: a few seconds of the link, so that the impairments happen during the transfer.
+/// Our choice: a few seconds of the link, so that the impairments happen during the transfer.
 const SIZE: DataSize = DataSize::from_bytes(8_000_000);
 /// A transfer that is incomplete by then is stuck: at 3 % and 200 ms plain TCP has 0.3 Mbit/s.
 const LIMIT: Duration = Duration::from_secs(300);
-/// The mean duration of a run, for the estimate. chosen: the mean of a hundred.
+/// The mean duration of a run, for the estimate. Our choice: the mean of a hundred.
 const USUAL: Duration = Duration::from_secs(15);
 /// The longest pause in addition to the outage.
 const STALL: Duration = Duration::from_secs(5);

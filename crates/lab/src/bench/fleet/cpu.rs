@@ -86,7 +86,7 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable) -> Result<(), La
     Ok(())
 }
 
-/// Chosen: much longer than it takes to empty the buffers of loopback connections.
+/// Our choice: much longer than it takes to empty the buffers of loopback connections.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// Sends `bytes` zeros through the proxy at `address`; an error if not all were accepted.

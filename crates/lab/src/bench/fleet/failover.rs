@@ -79,9 +79,9 @@ fn warm_up(fleet: &LabFleet) -> Result<(), String> {
     client_flow::echo_round_trip(fleet.lab(), FLOW_TIMEOUT).map(drop)
 }
 
-/// Chosen: several RTTs.
+/// Our choice: several RTTs.
 const WARM_UP_TIME: Duration = Duration::from_secs(1);
-/// Chosen: more than the number of ready connections that the edge keeps.
+/// Our choice: more than the number of ready connections that the edge keeps.
 const FLOW_COUNT: u32 = 5;
 /// A flow that takes longer has failed.
 const FLOW_TIMEOUT: Duration = Duration::from_secs(30);

@@ -22,7 +22,7 @@ use crate::live::{Broadcast, BroadcastConfig, FailureMode, LinkFailure, broadcas
 const UNEQUAL_LINKS: [(u32, u32); 3] = [(4, 30), (3, 60), (2, 100)];
 const EQUAL_LINKS: [(u32, u32); 3] = [(4, 30), (4, 50), (4, 80)];
 
-/// Chosen: a live encoder cannot block as ffmpeg does with a test picture. It holds about two seconds of frames
+/// Our choice: a live encoder cannot block as ffmpeg does with a test picture. It holds about two seconds of frames
 /// before it drops some.
 const MAX_ENCODER_LAG_S: f64 = 2.0;
 

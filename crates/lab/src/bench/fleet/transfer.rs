@@ -44,8 +44,8 @@ const ROWS: [TransferRow; 5] = [
     TransferRow { name: "20+2 120/20 ms", links: &[(20, 120), (2, 20)], threshold: RateThreshold::OfBest(0.97) },
 ];
 
-/// Time that the edge runs before the transfer. Chosen: its connections to the relay are ready over all links, as
-/// with an edge that was started before a stream.
+/// Time that the edge runs before the transfer. Our choice: its connections to the relay are ready over all links,
+/// as with an edge that was started before a stream.
 const EDGE_WARM_UP: Duration = Duration::from_secs(3);
 
 /// The links of a row. The direction that is not measured has a fixed rate, as asymmetric access links have.

@@ -16,7 +16,7 @@ use crate::results::energy::device_model;
 use crate::server::Payload;
 
 /// The categories (eMPTCP section 5.1: bad means below 8 Mbit/s), with the rates of Wi-Fi and LTE in Mbit/s.
-/// Chosen: in the middle of the rates measured there.
+/// Our choice: in the middle of the rates measured there.
 const CATEGORIES: [(&str, u32, u32); 4] =
     [("bad + bad", 4, 4), ("bad + good", 4, 16), ("good + bad", 16, 4), ("good + good", 16, 16)];
 

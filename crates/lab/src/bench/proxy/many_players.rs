@@ -194,7 +194,7 @@ fn add_memory_row(report: &mut ProxyReport, case: &str, memory: u64) {
 const PLAYBACK_RATE: Bitrate = Bitrate::from_mbps(2);
 const PLAYERS: u32 = 200;
 const IDLE_CLIENTS: u32 = 600;
-/// Chosen: long enough for windows to fill and for links to be measured.
+/// Our choice: long enough for windows to fill and for links to be measured.
 const PLAY_TIME: Duration = Duration::from_secs(15);
 const IDLE_TIME: Duration = Duration::from_secs(5);
 /// Memory of the program itself, its certificates and its accounting in MB, besides data that waits for players.

@@ -62,7 +62,7 @@ pub(super) fn cases(artefact: &str, effort: Effort) -> Vec<UploadCase> {
     (0..effort.runs).flat_map(again).collect()
 }
 
-/// Two Wi-Fi and two 4G links. Chosen: rates as in figures 3 and 4 of BASS, whose better access points have several
+/// Two Wi-Fi and two 4G links. Our choice: rates as in figures 3 and 4 of BASS, whose better access points have several
 /// Mbit/s up.
 fn four_links() -> Vec<LinkSpec> {
     vec![link("wifi0", 8, 20), link("wifi1", 5, 30), link("lte0", 10, 50), link("lte1", 6, 60)]
@@ -177,15 +177,15 @@ fn origin_cases(quick: bool) -> Vec<UploadCase> {
     (0..if quick { QUICK_ORIGINS } else { ORIGINS }).map(make_case).collect()
 }
 
-/// Length of an upload in seconds. Chosen: the default of iperf, which BASS used.
+/// Length of an upload in seconds. Our choice: the default of iperf, which BASS used.
 const UPLOAD_S: u64 = 10;
-/// Length where the threshold is that of a continuous stream. Chosen: six times as long as `marline paths` needs to
+/// Length where the threshold is that of a continuous stream. Our choice: six times as long as `marline paths` needs to
 /// recognize a useless link.
 const STREAM_UPLOAD_S: u64 = 30;
 /// Length with `--quick`, and number of origins.
 const QUICK_UPLOAD_S: u64 = 4;
 const QUICK_ORIGINS: u64 = 3;
-/// Number of origins for the selection of relays. Chosen: a quarter of an hour in real time.
+/// Number of origins for the selection of relays. Our choice: a quarter of an hour in real time.
 const RELAY_CHOICE_COUNT: u64 = 12;
 
 #[cfg(test)]

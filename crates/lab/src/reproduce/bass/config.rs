@@ -152,30 +152,31 @@ pub(super) fn link(name: &str, mbps: u64, rtt_ms: u64) -> LinkSpec {
     LinkSpec::constant(name, Bitrate::from_mbps(mbps), Duration::from_millis(rtt_ms))
 }
 
-/// BASS section V-C: two interfaces of 8 Mbit/s. Chosen: typical RTTs of two Wi-Fi networks.
+/// BASS section V-C: two interfaces of 8 Mbit/s. Our choice: typical RTTs of two Wi-Fi networks.
 pub(super) fn two_8mbps_links() -> Vec<LinkSpec> {
     vec![link("wifi0", 8, 10), link("wifi1", 8, 20)]
 }
 
-/// Positions of the relays of an origin, as fractions of its path. Chosen: three, as many as an edge measures (BASS
-/// section IV-B).
+/// Positions of the relays of an origin, as fractions of its path. Our choice: three, as many as an edge measures
+/// (BASS section IV-B).
 pub(super) const POSITIONS: [f64; 3] = [0.25, 0.5, 0.75];
 /// Number of origins (BASS section V: 60 nodes).
 pub(super) const ORIGINS: u64 = 60;
-/// RTT of an origin in milliseconds. Chosen: from the same region to the other side of the earth.
+/// RTT of an origin in milliseconds. Our choice: from the same region to the other side of the earth.
 const ORIGIN_RTT: Range<u64> = 20..300;
-/// Loss of an origin in ppm. Chosen: uniformly up to 2 %, so that the mean is 1 %.
+/// Loss of an origin in ppm. Our choice: uniformly up to 2 %, so that the mean is 1 %.
 const ORIGIN_LOSS: Range<u64> = 0..20_000;
-/// Distances of the relays of [`random_relays`] in kilometers. Chosen: nearby, in the same country, across an
+/// Distances of the relays of [`random_relays`] in kilometers. Our choice: nearby, in the same country, across an
 /// ocean.
 const RELAY_DISTANCES_KM: [u32; 3] = [100, 1500, 6000];
-/// Rate from a relay to the origin in Mbit/s. Chosen: below and above the sum of two links of 8 Mbit/s.
+/// Rate from a relay to the origin in Mbit/s. Our choice: below and above the sum of two links of 8 Mbit/s.
 const RELAY_ORIGIN_MBPS: Range<u64> = 6..30;
-/// Loss from a relay to the origin in ppm. Chosen: paths of a data center lose less than those of [`ORIGIN_LOSS`].
+/// Loss from a relay to the origin in ppm. Our choice: paths of a data center lose less than those of
+/// [`ORIGIN_LOSS`].
 const RELAY_ORIGIN_LOSS: Range<u64> = 0..2_000;
 /// RTT of 1 ms per 100 km, as the fleet service estimates distances: the speed of light in fiber.
 const MICROS_PER_KM: u64 = 10;
-/// Loss in ppm per number of kilometers. Chosen: the mean of the origins, 1 % at an RTT of 160 ms.
+/// Loss in ppm per number of kilometers. Our choice: the mean of the origins, 1 % at an RTT of 160 ms.
 const LOSS_PPM: (u32, u32) = (10_000, 16_000);
 /// Rate of the Internet's backbone: more than any of the links.
 const BACKBONE_RATE: Bitrate = Bitrate::from_mbps(200);

@@ -30,7 +30,7 @@ pub(super) struct UploadResult {
     pub(super) dropped_before_emulator: u64,
 }
 
-/// Time after which the rate of a connection counts as steady. Chosen: slow start at an RTT of 300 ms up to 16
+/// Time after which the rate of a connection counts as steady. Our choice: slow start at an RTT of 300 ms up to 16
 /// Mbit/s.
 pub(super) const SETTLE_TIME: Duration = Duration::from_secs(3);
 

@@ -313,8 +313,8 @@ impl Results<'_> {
     }
 }
 
-/// Runs with the same seed that differ by more than this factor were disturbed. Chosen: others repeat within a few
-/// percent.
+/// Runs with the same seed that differ by more than this factor were disturbed. Our choice: others repeat within a
+/// few percent.
 const MAX_RUN_RATIO: f64 = 1.2;
 /// The clients that `F11` compares.
 pub(super) const DIRECT_TCP: &str = "tcp, the better link";

@@ -97,7 +97,7 @@ fn rate(link: &LinkSpec) -> Bitrate {
 
 /// Interval of the recorded timeline.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
-/// Chosen: the receive window must not limit the rate of the links.
+/// Our choice: the receive window must not limit the rate of the links.
 const RECEIVE_WINDOW_TIME: Duration = Duration::from_millis(800);
 
 #[cfg(test)]

@@ -134,7 +134,7 @@ pub(super) const DEFAULT_RTTS_MS: [u64; 2] = [30, 60];
 
 /// Files up to this size are not scaled: those of section 5 are short enough, and κ is a megabyte.
 const UNSCALED_BELOW: DataSize = DataSize::from_bytes(20_000_000);
-/// Chosen: forty packets, and a hundred milliseconds at 8 Mbit/s.
+/// Our choice: forty packets, and a hundred milliseconds at 8 Mbit/s.
 const WIFI_QUEUE: DataSize = DataSize::from_bytes(60_000);
 const LTE_QUEUE: DataSize = DataSize::from_bytes(100_000);
 /// Uplink of both links: enough for requests and ACKs.

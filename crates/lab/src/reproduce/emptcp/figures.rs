@@ -58,7 +58,7 @@ pub(super) fn trace_case(case: String, run: RunConfig) -> FigureCase {
     FigureCase { artefact: TRACES, case, clients: SECTION_5_CLIENTS.to_vec(), runs: vec![run] }
 }
 
-/// Work over recorded links. Chosen: about a minute.
+/// Work over recorded links. Our choice: about a minute.
 pub(super) const TRACE_WORK: Work = Work::File(DataSize::from_bytes(48_000_000));
 
 /// Extent of the reproduction.
@@ -222,7 +222,7 @@ const CATEGORIES: [(&str, bool, bool); 4] = [
 /// The category in which eMPTCP saves most (section 5.3).
 pub(super) const BOTH_BAD: &str = "bad Wi-Fi, bad LTE";
 const LARGE_FILE: u64 = 256_000_000;
-/// Rates in Mbit/s. The paper: below 1 and above 10 for Wi-Fi (sections 4.2, 4.3); LTE's is not stated. Chosen: in
+/// Rates in Mbit/s. The paper: below 1 and above 10 for Wi-Fi (sections 4.2, 4.3); LTE's is not stated. Our choice: in
 /// the middle of figure 9's.
 const BAD_WIFI_MBPS: f64 = 0.8;
 const GOOD_WIFI_MBPS: f64 = 15.0;

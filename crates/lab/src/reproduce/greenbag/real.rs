@@ -92,8 +92,8 @@ impl MeasuredValues for PlaybackValues {
     }
 }
 
-/// Share of the time that the proxy may wait for a CPU. Chosen: up to a tenth, times were within half a second and
-/// joules within 1 % of those in virtual time; at a third neither was.
+/// Share of the time that the proxy may wait for a CPU. Our choice: up to a tenth, times were within half a second
+/// and joules within 1 % of those in virtual time; at a third neither was.
 const MAX_CPU_WAIT: f64 = 0.1;
 
 /// Result of one link.

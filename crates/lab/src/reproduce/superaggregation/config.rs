@@ -189,7 +189,7 @@ fn f1_case(preset: &'static str) -> FigurePoint {
         variant("cell", vec![over(CELL)]),
         variant("both", vec![over(PRIMARY), over(CELL)]),
     ];
-    // chosen: what makes the paper's 3 % of 802.11g and 16 % of 802.11b.
+    // Our choice: what makes the paper's 3 % of 802.11g and 16 % of 802.11b.
     FigurePoint::new("F1", preset.into(), Topology { cell: Some((500, 150)), ..wifi_testbed(preset) }, variants, 20)
 }
 
@@ -270,7 +270,7 @@ fn f7_cases() -> Vec<FigurePoint> {
     losses.into_iter().chain([100, 150, 200].map(|rtt| (10_000, rtt))).map(make_point).collect()
 }
 
-/// chosen: three access points of some twenty seconds each, as the paper's figure shows them.
+/// Our choice: three access points of some twenty seconds each, as the paper's figure shows them.
 fn f8_case() -> FigurePoint {
     let event = |at, link: &str, change| LinkEvent { at: SECONDS(at), link: link.into(), change };
     let one_percent = LinkEventKind::Loss(Ratio::from_percent(1).into());

@@ -22,7 +22,7 @@ pub(super) struct ExplainInput<'a> {
     pub(super) plain_ideal_percent: Option<f64>,
 }
 
-/// From here on plain TCP is near the ideal. chosen: then no gain of the paper's size fits in between.
+/// From here on plain TCP is near the ideal. Our choice: then no gain of the paper's size fits in between.
 const NEAR_IDEAL_PERCENT: f64 = 85.0;
 
 impl ExplainInput<'_> {

@@ -32,7 +32,7 @@ pub(crate) struct Bus {
     serial: u32,
 }
 
-/// chosen: the replies of these services have a few hundred bytes. The protocol would allow 128 MiB.
+/// Our choice: the replies of these services have a few hundred bytes. The protocol would allow 128 MiB.
 const MAX_MESSAGE_LEN: usize = 1 << 20;
 
 impl Bus {

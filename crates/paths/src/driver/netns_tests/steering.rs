@@ -388,5 +388,5 @@ fn a_link_can_be_left_and_joined_any_number_of_times() {
     });
 }
 
-/// chosen: many times the server's limit of concurrent subflows. Sixty cycles were seen to succeed.
+/// Our choice: many times the server's limit of concurrent subflows. Sixty cycles were seen to succeed.
 const CYCLES: usize = 20;

@@ -49,9 +49,9 @@ enum PacketFate {
     Unknown,
 }
 
-/// chosen: the kernel's limit of nested jumps (NFT_JUMP_STACK_SIZE).
+/// Our choice: the kernel's limit of nested jumps (NFT_JUMP_STACK_SIZE).
 const MAX_JUMP_DEPTH: usize = 16;
-/// Maximum number of rules evaluated for one packet. chosen: long lists of blocked addresses are sets, not single
+/// Maximum number of rules evaluated for one packet. Our choice: long lists of blocked addresses are sets, not single
 /// rules.
 const MAX_RULES: usize = 20_000;
 

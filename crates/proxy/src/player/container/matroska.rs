@@ -171,7 +171,7 @@ const CUE_POINT: u64 = 0xbb;
 const CUE_TIME: u64 = 0xb3;
 const CUE_TRACK_POSITIONS: u64 = 0xb7;
 const CUE_CLUSTER_POSITION: u64 = 0xf1;
-/// chosen: a day with a cue every two seconds.
+/// Our choice: a day with a cue every two seconds.
 const MAX_CUES: usize = 50_000;
 const CLUSTER: u64 = 0x1f43_b675;
 

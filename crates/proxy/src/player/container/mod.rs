@@ -278,8 +278,8 @@ const MIN_INDEX_STEP: Duration = Duration::from_millis(500);
 /// The `sidx` of a day of two-second fragments needs half of it.
 const MAX_HELD: usize = 1 << 20;
 const CHUNK_SIZE: usize = 4096;
-/// The size of the head that is kept of an unsupported file. chosen: the heads of AVI, FLV, ASF, Ogg, FLAC and MP3 with
-/// a cover picture are shorter.
+/// The size of the head that is kept of an unsupported file. Our choice: the heads of AVI, FLV, ASF, Ogg, FLAC and MP3
+/// with a cover picture are shorter.
 const UNKNOWN_HEAD_SIZE: usize = 256 << 10;
 
 #[cfg(test)]

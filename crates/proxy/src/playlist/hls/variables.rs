@@ -131,6 +131,6 @@ impl<'a> Variables<'a> {
     }
 }
 
-/// chosen: many times what published playlists define.
+/// Our choice: many times what published playlists define.
 const MAX_VARIABLES: usize = 64;
 const MAX_VARIABLE_NAME: usize = 256;

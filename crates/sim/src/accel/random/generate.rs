@@ -247,5 +247,5 @@ const USUAL_MECHANISMS: [Mechanism; 5] = [
 const OUTAGE_REVERT_PERIOD: u64 = 4;
 /// One of so many histories uploads.
 const UPLOAD_PERIOD: u64 = 6;
-/// Of all flows of a history together. Chosen: some ten thousand packets at most, some milliseconds.
+/// Of all flows of a history together. Our choice: some ten thousand packets at most, some milliseconds.
 const MAX_BYTES: u64 = 12_000_000;

@@ -204,13 +204,13 @@ fn compare(
     }
 }
 
-/// Chosen: milliseconds by which a flow may well meet an outage that it had missed.
+/// Our choice: milliseconds by which a flow may well meet an outage that it had missed.
 const MAX_SHIFT_MS: u64 = 2000;
-/// Chosen: enough that a wait which plain TCP has in one of ten runs is nearly always seen.
+/// Our choice: enough that a wait which plain TCP has in one of ten runs is nearly always seen.
 const NEIGHBORS: u64 = 16;
-/// Chosen: enough that an event of one in twenty runs is seen in both kinds.
+/// Our choice: enough that an event of one in twenty runs is seen in both kinds.
 const CONFIRMING_RUNS: u64 = 64;
-/// Chosen: of rare events, counted twice under equal conditions, one count exceeds the other three times in at most one
+/// Our choice: of rare events, counted twice under equal conditions, one count exceeds the other three times in at most one
 /// of ten cases; with the two stages before, in one of some hundred.
 const MAX_FREQUENCY_RATIO: usize = 2;
 

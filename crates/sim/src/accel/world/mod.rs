@@ -426,13 +426,13 @@ pub(super) fn needs_origin(mechanism: Mechanism) -> bool {
     matches!(mechanism, Mechanism::EarlyAck | Mechanism::FreezeInFlight | Mechanism::FastFetch)
 }
 
-/// Chosen: more than this at one instant means that it never ends.
+/// Our choice: more than this at one instant means that it never ends.
 const MAX_SPINS: u32 = 100_000;
 /// Defects that are kept of a scenario.
 const MAX_DEFECTS: usize = 8;
 /// How often it is checked whether all flows are over.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Chosen: probes every 20 ms for ten seconds during an outage, then fewer; and some more.
+/// Our choice: probes every 20 ms for ten seconds during an outage, then fewer; and some more.
 const MAX_IDLE_TICKS: u64 = 2500;
-/// Chosen: longer than any pause after which a flow may still continue.
+/// Our choice: longer than any pause after which a flow may still continue.
 const IDLE_TIME: Duration = Duration::from_secs(1200);

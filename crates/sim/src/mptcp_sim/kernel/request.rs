@@ -90,5 +90,5 @@ const MIN_RTO: Duration = Duration::from_millis(200);
 const MAX_BACKOFF: u32 = 9;
 /// Timeouts after which the request is also sent over another subflow.
 const STALE_TIMEOUTS: u8 = 2;
-/// Chosen: usual for clients of HTTP/2 and WebSocket.
+/// Our choice: usual for clients of HTTP/2 and WebSocket.
 const PING_INTERVAL: Duration = Duration::from_secs(30);

@@ -244,13 +244,13 @@ impl Repair {
     }
 }
 
-/// chosen: the application has its error within five seconds.
+/// Our choice: the application has its error within five seconds.
 const RESET_AFTER: Duration = Duration::from_secs(4);
-/// chosen: beyond the timeouts of a sender that repairs a hole of its own.
+/// Our choice: beyond the timeouts of a sender that repairs a hole of its own.
 const MAX_TIME: Duration = Duration::from_secs(120);
 /// As in the process that has ended.
 const RETRY_INTERVAL: Duration = Duration::from_millis(60);
-/// chosen: over a link that loses one of ten, five resets all get lost once in 100,000 times.
+/// Our choice: over a link that loses one of ten, five resets all get lost once in 100,000 times.
 const MAX_RESETS: u8 = 5;
 
 #[cfg(test)]

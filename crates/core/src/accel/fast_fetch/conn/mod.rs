@@ -392,5 +392,5 @@ impl MirroredConn {
     }
 }
 
-/// chosen: a window of 8 MiB, so that it never limits the server.
+/// Our choice: a window of 8 MiB, so that it never limits the server.
 const WINDOW_SCALE: u8 = 7;

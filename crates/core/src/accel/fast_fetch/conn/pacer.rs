@@ -71,5 +71,5 @@ impl AckPacer {
     }
 }
 
-/// chosen: fits through tunnels of mobile networks.
+/// Our choice: fits through tunnels of mobile networks.
 pub(super) const SEGMENT: u16 = 1400;

@@ -137,5 +137,5 @@ impl MirroredConn {
     }
 }
 
-/// chosen: more than is acknowledged in a round trip.
+/// Our choice: more than is acknowledged in a round trip.
 const RECENT_BYTES: u64 = 1024 * 1024;

@@ -1,7 +1,14 @@
-//! Members that lie: relays about epochs or their load, edges about their assignment or throughput. Others must not be harmed.
+//! Members that send false data: relays about epochs or their load, edges about their assignment or throughput. Others must
+//! not be harmed.
+//!
+//! A [`World`] begins with the grace period of its first epoch: for two heartbeat intervals of 5 s the scheduler accepts the
+//! assignments that edges report, and considers no relay failed. Tests of the time after it advance by 20 s. An edge's lease
+//! lasts 30 s; within that time each relay can raise the epoch once.
 
 use super::*;
 
+/// The heartbeat of a relay that claims to have seen this version of the assignments in an earlier reply. If it is ahead of
+/// the scheduler's, the epoch is raised (`World::raised_epochs`): the leader then begins a new epoch above it.
 fn heartbeat_having_seen(epoch: u64, version: u64) -> Heartbeat {
     Heartbeat { seen_version: StateVersion { epoch, version }, ..heartbeat(100, 100) }
 }
@@ -12,7 +19,8 @@ fn a_relay_that_always_claims_a_later_epoch_neither_extends_the_grace_period_nor
     let edge = assignment_request(10, &[("fra", 50), ("ams", 40)]);
     world.request("a", edge.clone());
     world.advance(20 * SECOND);
-    // fra is unresponsive from now on; the liar claims in each heartbeat to have seen the next epoch.
+    // fra is unresponsive from now on; the liar claims in each heartbeat to have seen the next epoch. If each claim raised
+    // the epoch, the grace period would begin again and again, and fra would never count as failed.
     for _ in 0..12 {
         let next = world.machine.version().epoch + 1;
         world.heartbeat("liar", heartbeat_having_seen(next, 0));
@@ -105,7 +113,11 @@ fn an_edge_that_exaggerates_its_throughput_takes_nothing_from_others() {
     world.request("a", assignment_request(1, &[("fra", 40)]));
     world.advance(SECOND);
     world.report("liar", report(assignment_request(1, &[("fra", 20)]), 1_000_000, 1_000_000));
-    assert_eq!(world.free_capacity("fra"), mbps(30), "its report counts up to the share for bursts");
+    assert_eq!(
+        world.free_capacity("fra"),
+        mbps(30),
+        "its report counts up to the share for bursts, a tenth of the capacity"
+    );
     // Other edges have as much capacity as without the report, and placed edges stay.
     world.request("b", assignment_request(1, &[("fra", 30)]));
     world.advance(SECOND);
@@ -115,6 +127,7 @@ fn an_edge_that_exaggerates_its_throughput_takes_nothing_from_others() {
         ("a", report(assignment_request(1, &[("fra", 40)]), 40, 40)),
         ("b", report(assignment_request(1, &[("fra", 30)]), 30, 30)),
     ];
+    // Longer than the interval at which all edges are matched again.
     world.run_heartbeats(31 * MINUTE, &[("fra", heartbeat(100, 10))], &reports);
     assert!(["liar", "a", "b"].iter().all(|edge| world.relay_of(edge).as_deref() == Some("fra")));
 }

@@ -35,6 +35,7 @@ pub(super) fn mbps(n: u64) -> Bitrate {
     Bitrate::from_mbps(n)
 }
 
+/// A relay's heartbeat; rates in Mbit/s.
 pub(super) fn heartbeat(capacity: u64, free: u64) -> Heartbeat {
     Heartbeat {
         capacity: mbps(capacity),
@@ -50,6 +51,8 @@ pub(super) fn heartbeat(capacity: u64, free: u64) -> Heartbeat {
     }
 }
 
+/// An edge's request: the rate to the origin server over its best single link, and the rates that it has measured over
+/// relays, in Mbit/s.
 pub(super) fn assignment_request(best_link_rate: u64, measured: &[(&str, u64)]) -> AssignmentRequest {
     let measured = measured.iter().map(|(relay, rate)| RelayMeasurement {
         relay: name(relay),
@@ -65,18 +68,20 @@ pub(super) fn assignment_request(best_link_rate: u64, measured: &[(&str, u64)]) 
     }
 }
 
+/// An edge's report: what it sends over its relay, and what its programs offer to send, in Mbit/s.
 pub(super) fn report(request: AssignmentRequest, throughput: u64, offered: u64) -> Report {
     Report { request, throughput: mbps(throughput), offered_rate: Some(mbps(offered)), assignment: None }
 }
 
 impl World {
+    /// A world without members, at the beginning of the grace period.
     pub(super) fn new() -> Self {
         let now = Instant::from_millis(1000);
         let scheduler = FleetScheduler::new(SchedulerConfig::default(), 1, now);
         Self { machine: scheduler, now, decided: Vec::new(), raised_epochs: Vec::new() }
     }
 
-    /// A world in which these relays have sent one heartbeat.
+    /// A world in which these relays have sent one heartbeat, at the beginning of the grace period.
     pub(super) fn with(relays: &[(&str, u64)]) -> Self {
         let mut world = Self::new();
         for (relay, capacity) in relays {

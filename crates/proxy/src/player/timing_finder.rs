@@ -1,4 +1,5 @@
-//! Finds the timing of a video while its bytes pass: in the container, or with `ffprobe`.
+//! Finds the timing of a video (its duration, or the times of its bytes) while the bytes pass: in the container, or with
+//! `ffprobe`.
 
 use marline_core::playback::MediaProfile;
 use marline_core::units::DataSize;
@@ -7,13 +8,13 @@ use super::container::{ContainerScan, VideoTiming};
 
 /// What is known of a video; see the [module documentation](self).
 #[derive(Debug, Default)]
-pub(crate) struct VideoSource {
+pub(crate) struct TimingFinder {
     scan: ContainerScan,
     /// The timing was found after the last [`take_profile`](Self::take_profile).
     is_new: bool,
 }
 
-impl VideoSource {
+impl TimingFinder {
     /// Examines bytes that the player reads.
     pub(crate) fn on_bytes_read(&mut self, offset: u64, bytes: &[u8]) {
         self.is_new |= self.scan.feed(offset, bytes);
