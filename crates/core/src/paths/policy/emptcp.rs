@@ -56,12 +56,15 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
     let kind = |index: usize| host.link(index).map(|link| link.config.kind).unwrap_or_default();
     let rate = |index: usize| host.link(index).map_or(Bitrate::ZERO, |link| link.forecast(config, host.now));
     let first_rate = rate(initial_link);
-    let mut reason = Reason::Only { link: initial_link };
+    // What the reason is made of: whether a link is not joined yet, a link without a radio model, and the last
+    // comparison of rates.
+    let (mut is_waiting, mut unmodelled_link, mut comparison) = (false, None, None);
     for index in usable.without(LinkSet::single(initial_link)).iter() {
         let second_rate = rate(index);
         let Some(eib) = EnergyInfoBase::new(&config.energy, kind(initial_link), kind(index)) else {
             // Without a radio model there is no energy to compare. The link counts as free and is used.
             links = links.with(index);
+            unmodelled_link = Some(index);
             continue;
         };
         // Above this rate of the first link, the first link alone needs the least energy; `None`: at no rate.
@@ -86,7 +89,7 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
             false if !input.traffic.is_eligible || is_quiet => {
                 // Do not join yet: neither κ nor τ is reached, or the connection is idle. A link that an earlier
                 // decision has added stays, even if its subflow does not exist yet.
-                reason = Reason::Waiting { link: initial_link };
+                is_waiting = true;
                 if input.active_links.contains(index) { BestLinks::Both } else { BestLinks::First }
             }
             // κ or τ is reached: join the link, unless the first link alone needs less energy.
@@ -105,13 +108,15 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
         }
         if is_joined || input.traffic.is_eligible && !is_quiet {
             // With more than two links, the reason shows the rates of the last one compared.
-            reason = Reason::Eib { links, first_rate, second_rate, limit };
+            comparison = Some((second_rate, limit));
         }
     }
-    // Later iterations may have added links.
-    if let Reason::Eib { links: reason_links, .. } = &mut reason {
-        *reason_links = links;
-    }
+    let reason = match (comparison, unmodelled_link) {
+        (Some((second_rate, limit)), _) => Reason::Eib { links, first_rate, second_rate, limit },
+        _ if is_waiting => Reason::Waiting { links },
+        (None, Some(link)) => Reason::NoRadioModel { links, link },
+        (None, None) => Reason::Only { link: initial_link },
+    };
     Decision::new(links, reason)
 }
 

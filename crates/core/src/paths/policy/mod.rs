@@ -91,7 +91,11 @@ fn decide_marline(
                 usable.iter().filter(|index| host.link(*index).is_some_and(|link| !link.config.metered));
             let unmetered_links = unmetered.fold(LinkSet::EMPTY, LinkSet::with);
             if unmetered_links.is_empty() {
-                return Decision::new(LinkSet::single(initial_link), Reason::Only { link: initial_link });
+                let reason = match usable.len() {
+                    1 => Reason::Only { link: initial_link },
+                    _ => Reason::AllMetered { link: initial_link },
+                };
+                return Decision::new(LinkSet::single(initial_link), reason);
             }
             let initial_link = if unmetered_links.contains(initial_link) {
                 initial_link
