@@ -44,7 +44,7 @@ use crate::energy::{BestLinks, EnergyInfoBase};
 use crate::paths::config::Policy;
 use crate::paths::links::LinkSet;
 use crate::paths::reason::Reason;
-use crate::units::{Bitrate, DataSize, Duration};
+use crate::units::Bitrate;
 
 pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link: usize) -> Decision {
     let host = input.host;
@@ -122,27 +122,3 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
 
 /// φ of eq. 1, a number of samples: "ten bandwidth samples" (§4.1).
 const PHI: u8 = 10;
-
-/// Lower limit of τ by eq. 1: the time until slow start has ended and `samples` samples have been taken, at one sample
-/// per RTT. The formula is τ ≥ R (log2(B R / W + 1) + φ) with the rate B, the RTT R, the initial congestion window W and
-/// the number of samples φ. Policies use the configured τ; this function shows which τ suits a given link.
-pub fn min_tau(rate: Bitrate, rtt: Duration, initial_window: DataSize, samples: u32) -> Duration {
-    let windows_in_flight = (rate * rtt).bytes() as f64 / initial_window.bytes().max(1) as f64;
-    let slow_start_rtts = libm::log2(windows_in_flight + 1.0);
-    Duration::from_secs_f64(rtt.as_secs_f64() * (slow_start_rtts + f64::from(samples)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_default_tau_of_3_s_exceeds_the_minimum_of_2_67_s_in_the_paper() {
-        // §4.1 states φ = 10 and 2.67 s, but neither rate, window nor RTT. With an initial window of 10 segments (Linux
-        // since 2.6.39) and 10 Mbit/s, an RTT of 190 ms gives about 2.67 s. The RTT was chosen for this result.
-        let initial_window = DataSize::from_bytes(10 * 1448);
-        let minimum = min_tau(Bitrate::from_mbps(10), Duration::from_millis(190), initial_window, 10);
-        assert!((2.66..2.80).contains(&minimum.as_secs_f64()), "{minimum:?}");
-        assert!(minimum < Duration::from_secs(3));
-    }
-}

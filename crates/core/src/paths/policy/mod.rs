@@ -10,7 +10,6 @@ mod hol_guard;
 mod input;
 mod speed;
 
-pub use emptcp::min_tau;
 pub(super) use energy::expected_bytes;
 pub(super) use hol_guard::TrialState;
 pub(super) use input::{Decision, PolicyInput};
