@@ -93,8 +93,8 @@ pub async fn enrol_member(url: &str, token: &str, out: &Path) -> Result<Enrolled
         return Err(mismatch("the certificate has another name"));
     }
     // From here on the files may exist, also if an error is returned.
-    files.write_parts(&reply.certificate, (&authority, &credentials.bundle_pem()), Some(&key_pair.key))?;
-    let trusts_others = files.has_other_authorities(&credentials.bundle_pem())?;
+    let trusts_others =
+        files.write_parts(&reply.certificate, (&authority, &credentials.bundle_pem()), Some(&key_pair.key))?;
     let revocation_list = fetch_crl((url, tls, dialer), &authority, out).await.map_err(|error| error.to_string());
     Ok(EnrolledMember { identity, not_after: reply.not_after, files, trusts_others, revocation_list })
 }

@@ -7,18 +7,29 @@
 
 use marline_download::DownloadErrorKind;
 
-/// Hint to append to the error of a failed download. `variable` returns an environment variable. The hint is empty
-/// unless the URL is `http:`, the cause is the network (no link, no connection, or the user's time limit), `HTTP_PROXY` is
-/// set, and no variable is set that marline reads for such a URL (`http_proxy`, `all_proxy`, `ALL_PROXY`).
-pub(super) fn hint(kind: DownloadErrorKind, url: &str, variable: impl Fn(&str) -> Option<String>) -> &'static str {
-    let is_network_failure =
-        matches!(kind, DownloadErrorKind::Network | DownloadErrorKind::NoLink | DownloadErrorKind::TimeLimit);
-    let is_set = |name: &str| variable(name).is_some_and(|value| !value.trim().is_empty());
-    let has_effective_proxy = ["http_proxy", "all_proxy", "ALL_PROXY"].into_iter().any(is_set);
-    if is_network_failure && url.starts_with("http://") && is_set("HTTP_PROXY") && !has_effective_proxy {
-        return "; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x";
+/// Whether the environment names a proxy for `http:` URLs only in the variable that marline ignores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IgnoredProxy(bool);
+
+impl IgnoredProxy {
+    /// Reads the environment with `variable`. `has_proxy_option`: `-x` was given and replaces all variables.
+    pub(super) fn detect(has_proxy_option: bool, variable: impl Fn(&str) -> Option<String>) -> Self {
+        let is_set = |name: &str| variable(name).is_some_and(|value| !value.trim().is_empty());
+        let has_effective_proxy =
+            has_proxy_option || ["http_proxy", "all_proxy", "ALL_PROXY"].into_iter().any(is_set);
+        Self(is_set("HTTP_PROXY") && !has_effective_proxy)
     }
-    ""
+
+    /// Hint to append to the error of a failed download. It is empty unless the variable is ignored, the URL is `http:`
+    /// and the cause is the network.
+    pub(super) fn hint(self, kind: DownloadErrorKind, url: &str) -> &'static str {
+        let is_network_failure =
+            matches!(kind, DownloadErrorKind::Network | DownloadErrorKind::NoLink | DownloadErrorKind::TimeLimit);
+        if self.0 && is_network_failure && url.starts_with("http://") {
+            return "; HTTP_PROXY is set but ignored: set http_proxy in lower case, or use -x";
+        }
+        ""
+    }
 }
 
 #[cfg(test)]
@@ -28,7 +39,7 @@ mod tests {
     #[test]
     fn an_ignored_proxy_variable_is_named_when_the_network_fails() {
         let url = "http://h.test/f";
-        for (kind, url, set, is_hint_expected) in [
+        for (kind, url, variables, is_hint_expected) in [
             (DownloadErrorKind::Network, url, &["HTTP_PROXY"][..], true),
             (DownloadErrorKind::NoLink, url, &["HTTP_PROXY"], true),
             (DownloadErrorKind::TimeLimit, url, &["HTTP_PROXY"], true),
@@ -38,10 +49,11 @@ mod tests {
             (DownloadErrorKind::Network, "https://h.test/f", &["HTTP_PROXY"], false),
             (DownloadErrorKind::Network, url, &[], false),
         ] {
-            let variable = |name: &str| set.contains(&name).then(|| "http://me:secret@proxy".to_owned());
-            let hint = hint(kind, url, variable);
-            assert_eq!(hint.contains("HTTP_PROXY is set"), is_hint_expected, "{kind:?} {url} {set:?}");
-            assert!(!hint.contains("secret"));
+            let variable = |name: &str| variables.contains(&name).then(|| "http://me:secret@proxy".to_owned());
+            let hint = |has_option| IgnoredProxy::detect(has_option, variable).hint(kind, url);
+            assert_eq!(hint(false).contains("HTTP_PROXY is set"), is_hint_expected, "{kind:?} {url} {variables:?}");
+            assert!(!hint(false).contains("secret"));
+            assert_eq!(hint(true), "", "with -x, also with an empty value, the variables do not matter");
         }
     }
 }

@@ -32,14 +32,16 @@ use crate::{CliError, ConfigFile, Secret, energy, output};
 use args::RateLimit;
 pub(crate) use headers::parse_header;
 use headers::{parse_user, read_user};
+use ignored_proxy::IgnoredProxy;
 use input_list::{InputNotices, ListEntry};
 use reporter::DownloadReporter;
-use request::default_login;
+use request::{default_login, environment_variable};
 
 /// Downloads the files, with progress and reports.
 pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> {
     let (json, quiet, reports_energy) = (args.format.json, args.quiet, args.model.energy_model.is_some());
     let to_stdout = args.output.as_deref() == Some(Path::new("-"));
+    let has_proxy_option = args.request.proxy.is_some();
     let first_url = args.urls.first().map(|url| mask_secrets(url.expose())).unwrap_or_default();
     let mut notices = InputNotices::default();
     let batch = build_batch(args, config, &mut notices);
@@ -71,8 +73,15 @@ pub(crate) fn run(args: GetArgs, config: Option<&Path>) -> Result<(), CliError> 
     }
     let urls: Vec<String> =
         batch.files.iter().filter_map(|file| Some(file.mirrors.first()?.url.to_string())).collect();
-    let mut reporter =
-        DownloadReporter::new(Viewer::new(quiet), batch.files.len(), json, to_stdout, reports_energy);
+    let ignored_proxy = IgnoredProxy::detect(has_proxy_option, environment_variable);
+    let mut reporter = DownloadReporter::new(
+        Viewer::new(quiet),
+        batch.files.len(),
+        json,
+        to_stdout,
+        reports_energy,
+        ignored_proxy,
+    );
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -7,7 +7,7 @@ use marline_download::{
 use marline_net::printable::mask_secrets;
 use serde::Serialize;
 
-use super::ignored_proxy;
+use super::ignored_proxy::IgnoredProxy;
 use crate::progress::Viewer;
 use crate::{CliError, energy, output};
 
@@ -20,6 +20,7 @@ pub(super) struct DownloadReporter {
     to_stdout: bool,
     /// Print the radio energy of each file.
     shows_energy: bool,
+    ignored_proxy: IgnoredProxy,
     files: usize,
     completed: usize,
     /// The most severe failure so far: its kind and exit code.
@@ -31,12 +32,20 @@ pub(super) struct DownloadReporter {
 }
 
 impl DownloadReporter {
-    pub(super) fn new(viewer: Viewer, files: usize, json: bool, to_stdout: bool, shows_energy: bool) -> Self {
+    pub(super) fn new(
+        viewer: Viewer,
+        files: usize,
+        json: bool,
+        to_stdout: bool,
+        shows_energy: bool,
+        ignored_proxy: IgnoredProxy,
+    ) -> Self {
         Self {
             viewer,
             json,
             to_stdout,
             shows_energy,
+            ignored_proxy,
             files,
             completed: 0,
             worst: None,
@@ -53,18 +62,18 @@ impl DownloadReporter {
     /// Records that no download could start.
     pub(super) fn on_start_failed(&mut self, urls: &[String], error: &DownloadError) {
         for url in urls {
-            self.print_json(&failure_json(url, error));
+            self.print_json(&self.failure_json(url, error));
         }
         self.record_failure(error);
-        self.message = Some(failure_message(urls.first().map_or("", String::as_str), error));
+        self.message = Some(self.failure_message(urls.first().map_or("", String::as_str), error));
     }
 
     /// Records a failure at the end that belongs to no single file.
     pub(super) fn on_late_failure(&mut self, error: &DownloadError) {
         self.viewer.clear();
         match self.worst {
-            None => self.message = Some(failure_message("", error)),
-            Some(_) => output::print_notice(&failure_message("", error)),
+            None => self.message = Some(self.failure_message("", error)),
+            Some(_) => output::print_notice(&self.failure_message("", error)),
         }
         self.record_failure(error);
     }
@@ -105,6 +114,21 @@ impl DownloadReporter {
         self.print_json(&Report { url: mask_secrets(&report.url), ..report.clone() });
     }
 
+    /// Error message without secrets, with a hint at a possible cause.
+    fn failure_message(&self, url: &str, error: &DownloadError) -> String {
+        mask_secrets(&error.to_string()) + self.ignored_proxy.hint(error.kind(), url)
+    }
+
+    fn failure_json(&self, url: &str, error: &DownloadError) -> FailureReport {
+        FailureReport {
+            schema: SCHEMA,
+            url: mask_secrets(url),
+            error: self.failure_message(url, error),
+            kind: error.kind(),
+            exit_code: error.exit_code(),
+        }
+    }
+
     /// Prints an object on one line, if JSON output is on.
     fn print_json(&mut self, value: &impl Serialize) {
         if !self.json {
@@ -130,22 +154,6 @@ pub(super) fn print_failed(url: &str, error: &str, kind: DownloadErrorKind, exit
     output::print_result(&format!("{text}\n"))
 }
 
-/// Error message without secrets, with a hint at a possible cause.
-fn failure_message(url: &str, error: &DownloadError) -> String {
-    let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-    mask_secrets(&error.to_string()) + ignored_proxy::hint(error.kind(), url, variable)
-}
-
-fn failure_json(url: &str, error: &DownloadError) -> FailureReport {
-    FailureReport {
-        schema: SCHEMA,
-        url: mask_secrets(url),
-        error: failure_message(url, error),
-        kind: error.kind(),
-        exit_code: error.exit_code(),
-    }
-}
-
 impl BatchObserver for DownloadReporter {
     fn on_progress(&mut self, overview: &BatchProgress) {
         self.viewer.overview(overview);
@@ -164,8 +172,8 @@ impl BatchObserver for DownloadReporter {
             Err(error) => error,
         };
         self.record_failure(error);
-        self.print_json(&failure_json(&ended.url, error));
-        let line = failure_message(&ended.url, error);
+        self.print_json(&self.failure_json(&ended.url, error));
+        let line = self.failure_message(&ended.url, error);
         if self.files == 1 {
             self.message = Some(line);
         } else if !matches!(error.kind(), DownloadErrorKind::Interrupted) {

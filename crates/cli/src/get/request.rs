@@ -68,6 +68,11 @@ pub struct RequestArgs {
     pub continue_at: Option<String>,
 }
 
+/// Value of an environment variable. Bytes that are not UTF-8 are replaced, as no proxy URL contains them.
+pub(super) fn environment_variable(name: &str) -> Option<String> {
+    std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+}
+
 impl RequestArgs {
     /// Header fields of the options -A, -e and -b (only those with `NAME=VALUE`). Reads no file.
     ///
@@ -109,8 +114,8 @@ impl RequestArgs {
             proxy: self.proxy.as_ref().map(|proxy| proxy.expose().to_owned()),
             no_proxy: self.noproxy.clone(),
         };
-        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        let proxies = ProxyRules::new(&settings, variable).map_err(|error| CliError::usage(error.to_string()))?;
+        let proxies =
+            ProxyRules::new(&settings, environment_variable).map_err(|error| CliError::usage(error.to_string()))?;
         let version = match (self.ipv4, self.ipv6) {
             (true, _) => Some(IpVersion::V4),
             (_, true) => Some(IpVersion::V6),

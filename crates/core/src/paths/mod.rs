@@ -56,7 +56,6 @@ pub use event::{
     CloseReason, Command, CommandError, CommandId, ConnId, Counters, EstablishedSubflow, Input, IpFamily, Output,
     SubflowId,
 };
-pub use policy::min_tau;
 pub use status::{ConnStatus, LinkStatus, SubflowStatus};
 
 use conn::Conn;

@@ -17,12 +17,16 @@ pub(super) enum Reason {
     Undecided,
     /// The policy has a fixed rule, for example "all links join at once". The text states the rule.
     Fixed(&'static str, LinkSet),
-    /// One link for now. The transfer may end before the energy for waking the radio of a second link pays off.
-    Waiting { link: usize },
+    /// No further link for now. The transfer may end before the energy for waking the radio of another link pays off.
+    Waiting { links: LinkSet },
     /// No data is being transferred.
     Idle { links: LinkSet },
     /// This is the only usable link.
     Only { link: usize },
+    /// All usable links are metered, and the goal is low cost: only this link is used.
+    AllMetered { link: usize },
+    /// No usable link could be compared, because the energy model does not describe `link`. Such links count as free.
+    NoRadioModel { links: LinkSet, link: usize },
     /// Decision by eMPTCP's energy information base: a table of rates at which the most efficient set changes. `limit` is
     /// the rate of the first link above which the first link alone is most efficient, given the rate of the second.
     Eib { links: LinkSet, first_rate: Bitrate, second_rate: Bitrate, limit: Option<Bitrate> },
@@ -76,9 +80,10 @@ impl Reason {
         // The links that a reason is about, besides those that are used.
         let subject = |reason: &Self| match *reason {
             Self::JoinRefused { link, obstacle, .. } => (LinkSet::single(link), Some(obstacle)),
-            Self::Reprobe { link, .. } | Self::LeftOut { slow: link, .. } | Self::BudgetSpent { link, .. } => {
-                (LinkSet::single(link), None)
-            }
+            Self::Reprobe { link, .. }
+            | Self::LeftOut { slow: link, .. }
+            | Self::BudgetSpent { link, .. }
+            | Self::NoRadioModel { link, .. } => (LinkSet::single(link), None),
             Self::Failover { lost, .. } => (lost, None),
             _ => (LinkSet::EMPTY, None),
         };
@@ -90,11 +95,13 @@ impl Reason {
     fn links(&self) -> LinkSet {
         match *self {
             Self::Undecided => LinkSet::EMPTY,
-            Self::Waiting { link }
-            | Self::Only { link }
+            Self::Only { link }
+            | Self::AllMetered { link }
             | Self::Trial { link, .. }
             | Self::ShortestRtt { link, .. } => LinkSet::single(link),
             Self::Fixed(_, links)
+            | Self::Waiting { links }
+            | Self::NoRadioModel { links, .. }
             | Self::Idle { links }
             | Self::Eib { links, .. }
             | Self::LeastEnergy { links, .. }
@@ -114,11 +121,16 @@ impl Reason {
         match *self {
             Self::Undecided => "no decision yet".to_string(),
             Self::Fixed(rule, links) => format!("{}: {rule}", names(links)),
-            Self::Waiting { link } => {
-                format!("{} alone: the transfer may end before another radio saves energy", name(link))
+            Self::Waiting { links } => {
+                let alone = if links.len() == 1 { " alone" } else { "" };
+                format!("{}{alone}: the transfer may end before another radio saves energy", names(links))
             }
             Self::Idle { links } => format!("{}: no data is being transferred", names(links)),
             Self::Only { link } => format!("{} alone: no other link is usable now", name(link)),
+            Self::AllMetered { link } => format!("{} alone: every usable link is metered", name(link)),
+            Self::NoRadioModel { links, link } => {
+                format!("{}: the energy model does not describe {}, which counts as free", names(links), name(link))
+            }
             Self::Eib { links, first_rate, second_rate, limit } => match limit {
                 Some(limit) => {
                     format!("{}: first link {first_rate}, second {second_rate}, threshold {limit}", names(links))

@@ -163,29 +163,26 @@ impl MemberFiles {
     /// # Errors
     /// If one of them exists already, except a ca.pem that contains the same authority.
     pub fn check_can_write(&self, authority: &CertificateDer<'_>, with_key: bool) -> Result<(), CaError> {
-        let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: EXISTS_HELP });
-        if self.certificate.exists() {
-            return taken(&self.certificate);
-        }
-        if with_key && self.key.exists() {
-            return taken(&self.key);
-        }
-        match atomic_file::read(&self.authority)? {
-            Some(existing) if !contains_authority(&existing, Fingerprint::of(authority)) => taken(&self.authority),
-            _ => Ok(()),
-        }
+        self.check_free(Fingerprint::of(authority), with_key).map(|_| ())
     }
 
     /// The same for a member with a token and no certificate yet, which knows the authority by its fingerprint.
     pub(crate) fn check_absent(&self, authority: Fingerprint) -> Result<(), CaError> {
+        self.check_free(authority, true).map(|_| ())
+    }
+
+    /// Checks that certificate and key do not exist, and that a ca.pem contains this authority. Returns the text of ca.pem.
+    fn check_free(&self, authority: Fingerprint, with_key: bool) -> Result<Option<String>, CaError> {
         let taken = |path: &Path| Err(CaError::Exists { path: path.into(), help: EXISTS_HELP });
-        match atomic_file::read(&self.authority)? {
-            Some(existing) if !contains_authority(&existing, authority) => taken(&self.authority),
-            _ => [&self.certificate, &self.key]
-                .into_iter()
-                .find(|path| path.exists())
-                .map_or(Ok(()), |path| taken(path)),
+        let key = Some(&self.key).filter(|_| with_key);
+        if let Some(path) = [Some(&self.certificate), key].into_iter().flatten().find(|path| is_taken(path)) {
+            return taken(path);
         }
+        let existing = atomic_file::read(&self.authority)?;
+        if existing.as_ref().is_some_and(|existing| !contains_authority(existing, authority)) {
+            return taken(&self.authority);
+        }
+        Ok(existing)
     }
 
     /// Replaces the certificate atomically by a renewed one for the same key.
@@ -201,31 +198,33 @@ impl MemberFiles {
     /// # Errors
     /// As [`MemberFiles::check_can_write`], or if a file operation fails.
     pub fn write(&self, chain: &IssuedChain, key: Option<&KeyPem>) -> Result<(), CaError> {
-        self.write_parts(&chain.pem(), (&chain.issuer, &pem(&chain.issuer)), key)
-    }
-
-    /// Whether the existing `ca.pem` contains other authorities than this bundle.
-    pub(crate) fn has_other_authorities(&self, bundle: &str) -> Result<bool, CaError> {
-        let existing = atomic_file::read(&self.authority)?;
-        Ok(existing.is_some_and(|existing| authority_fingerprints(&existing) != authority_fingerprints(bundle)))
+        self.write_parts(&chain.pem(), (&chain.issuer, &pem(&chain.issuer)), key).map(|_| ())
     }
 
     /// The same for enrolment, where the certificate arrives as text and possibly with a bundle of other authorities.
+    /// Everything is checked before the first file is created. Returns whether an existing ca.pem, which is kept, contains
+    /// other authorities than the bundle.
     pub(crate) fn write_parts(
         &self,
         chain: &str,
         (authority, bundle): (&CertificateDer<'_>, &str),
         key: Option<&KeyPem>,
-    ) -> Result<(), CaError> {
-        self.check_can_write(authority, key.is_some())?;
+    ) -> Result<bool, CaError> {
+        let existing = self.check_free(Fingerprint::of(authority), key.is_some())?;
         if let Some(key) = key {
             atomic_file::create(&self.key, key.reveal().as_bytes(), atomic_file::SECRET_MODE, EXISTS_HELP)?;
         }
-        if atomic_file::read(&self.authority)?.is_none() {
+        if existing.is_none() {
             atomic_file::create(&self.authority, bundle.as_bytes(), atomic_file::PUBLIC_MODE, EXISTS_HELP)?;
         }
-        atomic_file::create(&self.certificate, chain.as_bytes(), atomic_file::PUBLIC_MODE, EXISTS_HELP)
+        atomic_file::create(&self.certificate, chain.as_bytes(), atomic_file::PUBLIC_MODE, EXISTS_HELP)?;
+        Ok(existing.is_some_and(|existing| authority_fingerprints(&existing) != authority_fingerprints(bundle)))
     }
+}
+
+/// Whether a file, or a symbolic link to a missing file, exists at the path. Neither can be created again.
+fn is_taken(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
 }
 
 /// Whether a `ca.pem`, which may be a bundle, contains this authority.

@@ -197,6 +197,40 @@ fn files_of_a_member_are_written_once_and_its_key_is_private() {
 }
 
 #[test]
+fn no_file_of_a_member_is_written_unless_all_of_them_can_be() {
+    let (home, authority) = new_authority();
+    let (chain, key) = authority.issue_with_key(&edge_template(), now()).unwrap();
+    let files = MemberFiles::of(home.path(), &edge_template().identity().name).unwrap();
+    let fingerprint = Fingerprint::of(authority.certificate());
+    // A link to a missing file cannot be created again, although no file exists at its end.
+    for taken in [&files.certificate, &files.key] {
+        std::os::unix::fs::symlink("absent", taken).unwrap();
+        assert!(matches!(files.check_absent(fingerprint), Err(CaError::Exists { path, .. }) if path == *taken));
+        assert!(matches!(files.write(&chain, Some(&key)), Err(CaError::Exists { path, .. }) if path == *taken));
+        std::fs::remove_file(taken).unwrap();
+    }
+    // A ca.pem that cannot be read.
+    std::fs::create_dir(&files.authority).unwrap();
+    assert!(files.write(&chain, Some(&key)).is_err());
+    std::fs::remove_dir(&files.authority).unwrap();
+    for path in [&files.certificate, &files.key, &files.authority] {
+        assert!(!path.exists(), "{path:?}");
+    }
+    // An existing ca.pem is kept, and compared with the bundle of the service.
+    let (_other_home, other) = new_authority();
+    let bundle = pem(authority.certificate()) + &pem(other.certificate());
+    std::fs::write(&files.authority, &bundle).unwrap();
+    let trusts_others = |bundle: &str| {
+        let result = files.write_parts(&chain.pem(), (authority.certificate(), bundle), Some(&key)).unwrap();
+        [&files.certificate, &files.key].into_iter().for_each(|path| std::fs::remove_file(path).unwrap());
+        result
+    };
+    assert!(!trusts_others(&bundle));
+    assert!(trusts_others(&pem(authority.certificate())));
+    assert_eq!(std::fs::read_to_string(&files.authority).unwrap(), bundle);
+}
+
+#[test]
 fn a_token_yields_exactly_one_certificate() {
     let (_home, authority) = new_authority();
     let mut used_tokens = UsedTokensFile::open(&authority, now()).unwrap();

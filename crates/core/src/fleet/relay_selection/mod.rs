@@ -7,7 +7,7 @@
 //! 1. Candidates are requested at the start, each `REFRESH_INTERVAL`, when the set of links changes, when the relay in use fails, and when
 //!    it carries less than `LOW_RATE_SHARE` of its initial rate in `MAX_LOW_SAMPLES` consecutive samples. Except after a failure, requests
 //!    are at least `MIN_REFRESH_PAUSE` apart.
-//! 2. A candidate is measured unless its rate is fresh: not older than `RATE_LIFETIME`, and measured over the same links. Probes run one
+//! 2. A candidate is measured unless its rate is fresh: not older than `RATE_LIFETIME`, and measured over the same links (those at the start of the probe). Probes run one
 //!    after the other, because they share the links: `PROBE_TIME` each and `TOTAL_PROBE_TIME` in all, the nearest relay first. Then the
 //!    assignment is requested.
 //! 3. The rate that flows reach while data is blocked is also a measurement, and keeps the relay's rate fresh, so that probes do not
@@ -84,9 +84,12 @@ const MAX_IN_USE: usize = 6;
 enum PendingOp {
     Idle,
     Candidates,
-    /// Whether the probe sends over metered links: as decided when it began, because links change meanwhile.
+    /// A probe. Links may change while it runs, so both fields are those at its start.
     Probe {
+        /// Whether it sends over metered links.
         is_metered: bool,
+        /// The links over which it measures; empty if they are not known yet.
+        links: Vec<String>,
     },
     Request,
     Report,
@@ -186,11 +189,17 @@ impl RelaySelector {
     /// A probe has ended; `sent` is the number of bytes that it sent.
     fn handle_probe(&mut self, relay: &Name, result: Option<ProbeResult>, sent: DataSize, now: Instant) {
         self.advance_time(now);
-        if self.pending == (PendingOp::Probe { is_metered: true }) {
+        let (is_metered, probe_links) = match core::mem::replace(&mut self.pending, PendingOp::Idle) {
+            PendingOp::Probe { is_metered, links } => (is_metered, links),
+            _ => (false, Vec::new()),
+        };
+        if is_metered {
             self.stats.add_metered(sent, self.now);
         }
+        // A link that appeared or failed during the probe must not make its rate look like one of the new set.
+        let links = if probe_links.is_empty() { &self.links.up } else { &probe_links };
         match result {
-            Some(result) => self.stats.record_rate(relay, result.rate, Some(result.rtt), &self.links.up, self.now),
+            Some(result) => self.stats.record_rate(relay, result.rate, Some(result.rtt), links, self.now),
             None => self.stats.set_failed(relay, true, self.now),
         }
         self.update_order();
@@ -393,7 +402,8 @@ impl RelaySelector {
             let limits = self.probe_limits().filter(|_| self.now.since(self.probing_since) < TOTAL_PROBE_TIME);
             if let Some(limits) = limits {
                 let is_metered = self.links.metered && limits.device.is_none();
-                self.begin_op(PendingOp::Probe { is_metered }, Output::Probe(relay, limits));
+                let links = self.links.up.clone();
+                self.begin_op(PendingOp::Probe { is_metered, links }, Output::Probe(relay, limits));
                 return;
             }
         }

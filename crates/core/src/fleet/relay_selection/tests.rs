@@ -239,6 +239,25 @@ fn after_a_change_of_links_rates_are_measured_again() {
 }
 
 #[test]
+fn a_rate_belongs_to_the_links_at_the_start_of_its_probe() {
+    let links =
+        |up: &[&str]| LinkFacts { up: up.iter().map(|one| (*one).to_owned()).collect(), ..LinkFacts::default() };
+    for (at_start, is_fresh) in [(&["wlan0"][..], false), (&["wlan0", "wwan0"], true), (&[], true)] {
+        let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
+        selector.set_links(links(at_start), at(0));
+        selector.tick(at(0));
+        selector.handle_candidates(vec![candidate("a")], at(10));
+        assert!(matches!(outputs(&mut selector)[..], [.., Output::Probe(..)]));
+        // A second link comes up while the probe runs, or the links become known.
+        selector.set_links(links(&["wlan0", "wwan0"]), at(500));
+        selector.handle_probe(&name("a"), probe_result(10, 20), DataSize::from_kib(100), at(1000));
+        assert_eq!(selector.is_fresh(&name("a")), is_fresh, "{at_start:?}");
+        let expected = if at_start.is_empty() { &["wlan0", "wwan0"][..] } else { at_start };
+        assert_eq!(selector.relay_info(&name("a")).unwrap().links, expected);
+    }
+}
+
+#[test]
 fn metered_bytes_are_limited_per_probe_and_per_day() {
     let cap = DataSize::from_bytes(1_000_000);
     let links = LinkFacts {
@@ -253,7 +272,7 @@ fn metered_bytes_are_limited_per_probe_and_per_day() {
     for _ in 0..PROBES_A_DAY {
         let limits = selector.probe_limits().unwrap();
         assert_eq!((limits.max_bytes, &limits.device), (cap, &None));
-        selector.pending = PendingOp::Probe { is_metered: true };
+        selector.pending = PendingOp::Probe { is_metered: true, links: links.up.clone() };
         selector.handle_probe(&name("a"), None, cap, at(1000));
     }
     assert_eq!(selector.probe_limits().unwrap().device, Some("wlan0".to_owned()));

@@ -44,7 +44,7 @@ use crate::energy::{BestLinks, EnergyInfoBase};
 use crate::paths::config::Policy;
 use crate::paths::links::LinkSet;
 use crate::paths::reason::Reason;
-use crate::units::{Bitrate, DataSize, Duration};
+use crate::units::Bitrate;
 
 pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link: usize) -> Decision {
     let host = input.host;
@@ -56,12 +56,15 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
     let kind = |index: usize| host.link(index).map(|link| link.config.kind).unwrap_or_default();
     let rate = |index: usize| host.link(index).map_or(Bitrate::ZERO, |link| link.forecast(config, host.now));
     let first_rate = rate(initial_link);
-    let mut reason = Reason::Only { link: initial_link };
+    // What the reason is made of: whether a link is not joined yet, a link without a radio model, and the last
+    // comparison of rates.
+    let (mut is_waiting, mut unmodelled_link, mut comparison) = (false, None, None);
     for index in usable.without(LinkSet::single(initial_link)).iter() {
         let second_rate = rate(index);
         let Some(eib) = EnergyInfoBase::new(&config.energy, kind(initial_link), kind(index)) else {
             // Without a radio model there is no energy to compare. The link counts as free and is used.
             links = links.with(index);
+            unmodelled_link = Some(index);
             continue;
         };
         // Above this rate of the first link, the first link alone needs the least energy; `None`: at no rate.
@@ -86,7 +89,7 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
             false if !input.traffic.is_eligible || is_quiet => {
                 // Do not join yet: neither κ nor τ is reached, or the connection is idle. A link that an earlier
                 // decision has added stays, even if its subflow does not exist yet.
-                reason = Reason::Waiting { link: initial_link };
+                is_waiting = true;
                 if input.active_links.contains(index) { BestLinks::Both } else { BestLinks::First }
             }
             // κ or τ is reached: join the link, unless the first link alone needs less energy.
@@ -105,39 +108,17 @@ pub(super) fn decide(input: &mut PolicyInput<'_>, usable: LinkSet, initial_link:
         }
         if is_joined || input.traffic.is_eligible && !is_quiet {
             // With more than two links, the reason shows the rates of the last one compared.
-            reason = Reason::Eib { links, first_rate, second_rate, limit };
+            comparison = Some((second_rate, limit));
         }
     }
-    // Later iterations may have added links.
-    if let Reason::Eib { links: reason_links, .. } = &mut reason {
-        *reason_links = links;
-    }
+    let reason = match (comparison, unmodelled_link) {
+        (Some((second_rate, limit)), _) => Reason::Eib { links, first_rate, second_rate, limit },
+        _ if is_waiting => Reason::Waiting { links },
+        (None, Some(link)) => Reason::NoRadioModel { links, link },
+        (None, None) => Reason::Only { link: initial_link },
+    };
     Decision::new(links, reason)
 }
 
 /// φ of eq. 1, a number of samples: "ten bandwidth samples" (§4.1).
 const PHI: u8 = 10;
-
-/// Lower limit of τ by eq. 1: the time until slow start has ended and `samples` samples have been taken, at one sample
-/// per RTT. The formula is τ ≥ R (log2(B R / W + 1) + φ) with the rate B, the RTT R, the initial congestion window W and
-/// the number of samples φ. Policies use the configured τ; this function shows which τ suits a given link.
-pub fn min_tau(rate: Bitrate, rtt: Duration, initial_window: DataSize, samples: u32) -> Duration {
-    let windows_in_flight = (rate * rtt).bytes() as f64 / initial_window.bytes().max(1) as f64;
-    let slow_start_rtts = libm::log2(windows_in_flight + 1.0);
-    Duration::from_secs_f64(rtt.as_secs_f64() * (slow_start_rtts + f64::from(samples)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_default_tau_of_3_s_exceeds_the_minimum_of_2_67_s_in_the_paper() {
-        // §4.1 states φ = 10 and 2.67 s, but neither rate, window nor RTT. With an initial window of 10 segments (Linux
-        // since 2.6.39) and 10 Mbit/s, an RTT of 190 ms gives about 2.67 s. The RTT was chosen for this result.
-        let initial_window = DataSize::from_bytes(10 * 1448);
-        let minimum = min_tau(Bitrate::from_mbps(10), Duration::from_millis(190), initial_window, 10);
-        assert!((2.66..2.80).contains(&minimum.as_secs_f64()), "{minimum:?}");
-        assert!(minimum < Duration::from_secs(3));
-    }
-}

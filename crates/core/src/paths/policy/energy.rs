@@ -161,7 +161,7 @@ pub(super) fn decide(
         return Decision::new(usable, Reason::Only { link: initial_link });
     }
     if !input.traffic.is_eligible {
-        return Decision::new(current, Reason::Waiting { link: current.first().unwrap_or(initial_link) });
+        return Decision::new(current, Reason::Waiting { links: current });
     }
     // Stage 2: trials and reprobes have priority, because their measurements are the basis of the comparison.
     let is_reprobing = trials.reprobe.is_some();

@@ -10,7 +10,6 @@ mod hol_guard;
 mod input;
 mod speed;
 
-pub use emptcp::min_tau;
 pub(super) use energy::expected_bytes;
 pub(super) use hol_guard::TrialState;
 pub(super) use input::{Decision, PolicyInput};
@@ -91,7 +90,11 @@ fn decide_marline(
                 usable.iter().filter(|index| host.link(*index).is_some_and(|link| !link.config.metered));
             let unmetered_links = unmetered.fold(LinkSet::EMPTY, LinkSet::with);
             if unmetered_links.is_empty() {
-                return Decision::new(LinkSet::single(initial_link), Reason::Only { link: initial_link });
+                let reason = match usable.len() {
+                    1 => Reason::Only { link: initial_link },
+                    _ => Reason::AllMetered { link: initial_link },
+                };
+                return Decision::new(LinkSet::single(initial_link), reason);
             }
             let initial_link = if unmetered_links.contains(initial_link) {
                 initial_link

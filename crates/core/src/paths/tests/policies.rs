@@ -1,6 +1,7 @@
 //! Each policy in the settings of the paper and of the project's own requirements.
 
 use super::test_world::*;
+use crate::link::{LinkId, LinkKind};
 use crate::paths::*;
 
 use alloc::vec::Vec;
@@ -123,6 +124,51 @@ fn only_the_policy_with_the_whole_table_uses_lte_alone_beside_very_slow_wifi() {
         world.run(15.0);
         assert_eq!(world.state(conn), state, "{policy:?} {:#?}", world.notes);
     }
+}
+
+#[test]
+fn the_reason_names_all_links_in_use() {
+    let third = |kind| LinkConfig { id: LinkId(2), name: "third".into(), kind, metered: false, budget: None };
+    let reason = |world: &World, conn| world.paths.conn_status(conn).unwrap().reason;
+    for policy in [Policy::Emptcp, Policy::EmptcpSettled, Policy::EmptcpTable] {
+        // The energy model does not describe Ethernet, which counts as free and is used at once.
+        let mut world = world(policy, 16.0, 8.0);
+        world.handle(Input::LinkDown { link: LTE });
+        world.handle(Input::LinkAdded { config: third(LinkKind::Ethernet) });
+        world.handle(Input::LinkUp { link: LinkId(2) });
+        let conn = world.open(1, WIFI, 400_000);
+        world.run(0.1);
+        assert_eq!(world.state(conn), "wifi and third", "{policy:?}");
+        let expected = "wifi and third: the energy model does not describe third, which counts as free";
+        assert_eq!(reason(&world, conn), expected, "{policy:?}");
+        // LTE is not joined before κ or τ.
+        world.handle(Input::LinkUp { link: LTE });
+        world.run(0.05);
+        let expected = "wifi and third: the transfer may end before another radio saves energy";
+        assert_eq!(reason(&world, conn), expected, "{policy:?}");
+    }
+    // A link that is added while the connection is quiet is not joined. The two others stay in use.
+    let mut world = world(Policy::Emptcp, 0.8, 8.0);
+    let conn = world.open(1, WIFI, 1 << 30);
+    world.run(10.0);
+    assert_eq!(world.state(conn), "wifi and lte");
+    world.stop(conn);
+    world.run(0.5);
+    world.handle(Input::LinkAdded { config: third(LinkKind::Lte) });
+    world.handle(Input::LinkUp { link: LinkId(2) });
+    assert!(reason(&world, conn).starts_with("wifi and lte: "), "{}", reason(&world, conn));
+}
+
+#[test]
+fn the_goal_cost_without_an_unmetered_link_says_that_all_are_metered() {
+    let mut config = Config { goal: Goal::Cost, ..config() };
+    config.links.iter_mut().for_each(|link| link.metered = true);
+    let mut world = World::new(config);
+    [WIFI, LTE].into_iter().for_each(|link| world.set_rate(link, 4.0));
+    let conn = world.open(1, WIFI, 64 << 20);
+    world.run(5.0);
+    let reason = world.paths.conn_status(conn).unwrap().reason;
+    assert_eq!(reason, "wifi alone: every usable link is metered");
 }
 
 #[test]
