@@ -27,6 +27,7 @@ mod relay_stats;
 mod tests;
 
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
