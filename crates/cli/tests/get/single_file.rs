@@ -316,7 +316,7 @@ fn a_failure_names_an_ignored_proxy_variable() {
         "{stderr}"
     );
     assert!(!stderr.contains("secret"), "{stderr}");
-    let mut command = marline(&home, &["get", "-q", "--retry", "0", "-x", "", &format!("http://{free}/f")]);
+    let mut command = marline(home.path(), &["get", "-q", "--retry", "0", "-x", "", &format!("http://{free}/f")]);
     let output = command.env("HTTP_PROXY", "http://me:secret@127.0.0.1:1").output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(stderr, format!("marline: http://{free}/f: gave up: {free}: connection refused\n"), "with -x");
