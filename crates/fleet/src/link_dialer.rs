@@ -368,7 +368,6 @@ impl LinkDialer {
         self.lock().choice.failure(link).is_some_and(LinkFailure::is_portal)
     }
 
-    /// Names of the links.
     pub(crate) fn link_names(&self) -> Vec<String> {
         self.lock().links.iter().map(|link| link.name.clone()).collect()
     }

@@ -662,7 +662,6 @@ pub(super) fn needs_origin(mechanism: Mechanism) -> bool {
     matches!(mechanism, Mechanism::EarlyAck | Mechanism::FreezeInFlight | Mechanism::FastFetch)
 }
 
-/// Mechanisms for uploads.
 const UPLOAD_MECHANISMS: [Mechanism; 5] = [
     Mechanism::EifelUndo,
     Mechanism::WithheldAck,
