@@ -163,7 +163,7 @@ impl Driver {
         self.process_deferred();
     }
 
-    /// Any other input.
+    /// Passes an input that holds no packet to the machine, and executes its outputs.
     pub(super) fn handle_input(&mut self, input: Input) {
         self.feed_machine(self.now(), input);
         self.drain();
@@ -246,7 +246,7 @@ impl Driver {
         true
     }
 
-    /// Replies of gateways.
+    /// Reads the replies of all gateways and passes them to the machine.
     pub(super) fn handle_probe_replies(&mut self) {
         for at in 0..self.links.len() {
             let Some(sockets) = self.links.get_mut(at) else { continue };
@@ -329,7 +329,7 @@ impl Driver {
         }
     }
 
-    /// Counts capture drops.
+    /// Adds the packets that the kernel could not capture since the last call.
     pub(super) fn update_counters(&mut self) {
         self.counts.capture_drops += self.capture.as_ref().map_or(0, Capture::drops);
     }

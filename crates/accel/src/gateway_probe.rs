@@ -18,7 +18,6 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::AccelError;
 
-/// Prober of one gateway.
 #[derive(Debug)]
 pub(super) struct GatewayProber {
     socket: Socket,

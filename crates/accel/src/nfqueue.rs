@@ -41,9 +41,9 @@ pub(super) struct NfQueue {
 /// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
-    /// It leaves.
+    /// From the local stack to the primary link.
     Outgoing,
-    /// It comes.
+    /// From the primary link to the local stack.
     Incoming,
 }
 

@@ -22,7 +22,6 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use crate::capture::close_in_background;
 use crate::links::AccelLink;
 
-/// All reserved ports.
 #[derive(Debug, Default)]
 pub(super) struct ReservedPorts {
     ports: Vec<ReservedPort>,

@@ -9,9 +9,9 @@
 //! 3. No file is read or opened here.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use clap::{Parser, Subcommand};
+use clap::{Arg, Parser, Subcommand};
 
 use crate::CliError;
 
@@ -40,6 +40,29 @@ server (4xx), 67 HTML page instead of the file, 68 server unreachable, 69 no usa
 
 Set MARLINE_LOG=debug to write a log to standard error.";
 
+impl Cli {
+    /// The configuration file named by `--config`.
+    ///
+    /// # Errors
+    /// The command reads no configuration file, so that naming one is a mistake.
+    pub(crate) fn config(&self) -> Result<Option<&Path>, CliError> {
+        let Some(path) = self.config.as_deref() else { return Ok(None) };
+        match self.command.name_without_config() {
+            None => Ok(Some(path)),
+            Some(name) => Err(CliError::usage(format!(
+                "--config: `marline {name}` reads no configuration file; give its options on the command line"
+            ))),
+        }
+    }
+}
+
+/// Hides `--config` from the help of a command that reads no configuration file. clap adds the global option only to
+/// commands that do not define one of this name. A value is refused by [`Cli::config`], with the reason.
+fn hidden_config() -> Arg {
+    let parser = clap::value_parser!(PathBuf);
+    Arg::new("config").long("config").value_name("FILE").value_parser(parser).global(true).hide(true)
+}
+
 /// Subcommands of `marline`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -50,7 +73,7 @@ pub enum Command {
     #[command(after_help = crate::links::AFTER_HELP)]
     Links(crate::links::LinksArgs),
     /// Replay a decision log and check that this version makes the same decisions.
-    #[command(after_help = crate::replay::AFTER_HELP)]
+    #[command(after_help = crate::replay::AFTER_HELP, arg = hidden_config())]
     Replay(crate::replay::ReplayArgs),
     /// Compute the radio energy of a recorded download, and show the device energy models.
     #[command(after_help = crate::energy::AFTER_HELP)]
@@ -68,14 +91,15 @@ pub enum Command {
     #[command(after_help = crate::paths::AFTER_RESTORE)]
     Restore(crate::paths::RestoreArgs),
     /// Run a command with MPTCP instead of TCP.
-    #[command(after_help = crate::run::AFTER_HELP)]
+    #[command(after_help = crate::run::AFTER_HELP, arg = hidden_config())]
     Run(crate::run::RunArgs),
     /// Manage a fleet of edges and relays: certificates, and the service that assigns relays to edges.
     #[cfg(feature = "fleet")]
+    #[command(arg = hidden_config())]
     Fleet(Box<crate::fleet::FleetArgs>),
     /// Run a relay, which forwards the connections of edges to their servers.
     #[cfg(feature = "fleet")]
-    #[command(after_help = crate::relay::AFTER_HELP)]
+    #[command(after_help = crate::relay::AFTER_HELP, arg = hidden_config())]
     Relay(Box<crate::relay::RelayArgs>),
     /// Run an edge, which carries connections of programs or a LAN over all links to a relay.
     #[cfg(feature = "fleet")]
@@ -83,8 +107,25 @@ pub enum Command {
     Edge(Box<crate::edge::EdgeArgs>),
     /// Accelerate TCP on one link with the help of a slow second link.
     #[cfg(feature = "accel")]
-    #[command(after_help = crate::accel::AFTER_HELP)]
+    #[command(after_help = crate::accel::AFTER_HELP, arg = hidden_config())]
     Accel(Box<crate::accel::AccelArgs>),
+}
+
+impl Command {
+    /// The command's name, if it reads no configuration file.
+    fn name_without_config(&self) -> Option<&'static str> {
+        match self {
+            Self::Replay(_) => Some("replay"),
+            Self::Run(_) => Some("run"),
+            #[cfg(feature = "fleet")]
+            Self::Fleet(_) => Some("fleet"),
+            #[cfg(feature = "fleet")]
+            Self::Relay(_) => Some("relay"),
+            #[cfg(feature = "accel")]
+            Self::Accel(_) => Some("accel"),
+            _ => None,
+        }
+    }
 }
 
 /// Parses the command line; see [`marline_terminal::command_line::parse`].
@@ -101,5 +142,41 @@ mod tests {
     #[test]
     fn clap_accepts_its_own_definition() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_configuration_file_is_refused_by_commands_that_read_none() {
+        let parse = |args: &[&str]| Cli::try_parse_from([&["marline"], args].concat()).unwrap();
+        for args in [
+            &["--config", "f", "accel", "--primary", "wlan0"][..],
+            &["accel", "--primary", "wlan0", "--config", "f"],
+            &["accel", "status", "--config", "f"],
+            &["accel", "rtp", "--primary", "a", "--secondary", "b", "rtsp://h/s", "--config", "f"],
+            &["replay", "log", "--config", "f"],
+            &["--config", "f", "run", "--", "true"],
+            &["relay", "status", "--config", "f"],
+            &["fleet", "status", "--config", "f"],
+        ] {
+            let message = parse(args).config().unwrap_err().message.unwrap();
+            assert!(message.contains("reads no configuration file"), "{args:?}: {message}");
+        }
+        for args in [
+            &["links", "--config", "f"][..],
+            &["--config", "f", "paths", "status"],
+            &["edge", "status", "--config", "f"],
+        ] {
+            assert_eq!(parse(args).config().unwrap(), Some(Path::new("f")), "{args:?}");
+        }
+        // The program of `marline run` gets its own option.
+        assert_eq!(parse(&["run", "--", "program", "--config", "f"]).config().unwrap(), None);
+        let mut program = Cli::command();
+        program.build();
+        let hides_config = |command: &&clap::Command| {
+            command.get_arguments().any(|arg| arg.get_id() == "config" && arg.is_hide_set())
+        };
+        let mut hidden: Vec<&str> =
+            program.get_subcommands().filter(hides_config).map(clap::Command::get_name).collect();
+        hidden.sort_unstable();
+        assert_eq!(hidden, ["accel", "fleet", "relay", "replay", "run"]);
     }
 }

@@ -29,7 +29,6 @@ pub(crate) type LogRecord = Record<MachineConfig, MachineInput, MachineOutput>;
 pub(crate) enum MachineConfig {
     /// Configuration of a download.
     Fetch(Box<fetch::Config>),
-    /// Configuration of a stream.
     Stream(Box<stream::Config>),
     /// Configuration of the MPTCP path manager.
     Paths(Box<paths::Config>),

@@ -53,6 +53,7 @@ pub use secret::Secret;
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = command_line::parse(args).and_then(|cli| {
         start_logging(&cli.command)?;
+        cli.config()?;
         match cli.command {
             Command::Get(get) => get::run(*get, cli.config.as_deref()),
             Command::Links(links) => links::run(&links, cli.config.as_deref()),

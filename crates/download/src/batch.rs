@@ -72,7 +72,6 @@ pub async fn run(batch: Batch, observer: &mut dyn BatchObserver) -> Result<(), D
 
 type DownloadFuture = Pin<Box<dyn Future<Output = Result<Report, DownloadError>>>>;
 
-/// A running download.
 struct ActiveDownload {
     id: usize,
     future: DownloadFuture,

@@ -37,7 +37,6 @@ struct Uplink {
     is_up: bool,
 }
 
-/// Links that have changed.
 #[derive(Debug, Default)]
 pub(super) struct LinkChanges {
     pub(super) removed: Vec<LinkId>,

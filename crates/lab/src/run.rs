@@ -23,7 +23,7 @@ pub enum Output {
     Inherit,
     /// It is returned in the [`CommandRun`].
     Capture,
-    /// To `/dev/null`.
+    /// It is discarded.
     Discard,
 }
 

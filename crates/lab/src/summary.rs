@@ -93,7 +93,7 @@ impl CommandRun {
             "user_s": self.user.as_secs_f64(),
             "system_s": self.system.as_secs_f64(),
             "peak_rss_bytes": self.peak_memory.bytes(),
-            "suspect": self.emulation.unreliable_reason(),
+            "unreliable_reason": self.emulation.unreliable_reason(),
             "lateness_s": {
                 "packets": self.emulation.lateness.packets,
                 "p50": self.emulation.lateness.p50.as_secs_f64(),

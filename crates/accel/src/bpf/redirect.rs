@@ -36,7 +36,7 @@ pub(crate) struct BpfRedirect {
 /// Counters of the program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BpfCounters {
-    /// Pure ACKs.
+    /// Pure ACKs that the program has seen.
     pub(crate) acks: u64,
     /// Redirected to the secondary link.
     pub(crate) redirected: u64,
@@ -47,7 +47,7 @@ pub(crate) struct BpfCounters {
 }
 
 impl BpfRedirect {
-    /// Attaches it, switched off.
+    /// Attaches the program to the primary link. It redirects nothing until it is switched on.
     pub(crate) fn attach(primary: &AccelLink, second: &AccelLink, up: Bitrate) -> Result<Self, AccelError> {
         let name = &primary.name;
         let unfit = |step: &str, error: &dyn std::fmt::Display| {

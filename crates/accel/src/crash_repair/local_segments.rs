@@ -21,7 +21,6 @@ pub(super) struct LocalSegments {
 }
 
 impl LocalSegments {
-    /// On this device.
     pub(super) fn open(device: &str) -> io::Result<Self> {
         let any = Socket::new(Domain::UNIX, Type::DGRAM, None)?;
         let index = rustix::net::netdevice::name_to_index(&any, device)?;

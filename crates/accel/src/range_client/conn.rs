@@ -32,7 +32,7 @@ use super::FetchCallback;
 use super::assembler::RangeAssembler;
 use super::multipart::MultipartByteranges;
 
-/// Where a connection leads.
+/// Server of a connection, and the link over which it is reached.
 #[derive(Clone, Debug)]
 pub(super) struct Endpoint {
     pub(super) device: String,
@@ -50,13 +50,13 @@ struct FetchJob {
 
 /// What the body of its response is.
 enum Body {
-    /// No head yet.
+    /// The response head has not arrived yet.
     NoHead,
-    /// Bytes from here on.
+    /// One range. The next byte of the body has this offset in the resource.
     SingleRange(u64),
-    /// Several ranges.
+    /// Several ranges, as `multipart/byteranges` (RFC 9110 section 14.6).
     Multipart(MultipartByteranges),
-    /// Not what was requested.
+    /// The response is not of the requested ranges; its body is ignored.
     Invalid,
 }
 
@@ -133,7 +133,7 @@ async fn connect(endpoint: &Endpoint) -> io::Result<Connection> {
 }
 
 impl FetchJobs {
-    /// A command came.
+    /// Queues a fetch, or cancels one.
     fn on_command(&mut self, command: FetchCommand) {
         match command {
             FetchCommand::Fetch(fetch) => {

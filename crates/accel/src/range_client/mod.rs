@@ -59,7 +59,7 @@ impl LinkDevices {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct InvalidBody;
 
-/// A connection's task.
+/// Handle of the task that owns a connection.
 struct ConnTask {
     commands: UnboundedSender<FetchCommand>,
     /// Fetches that it has not finished.

@@ -350,7 +350,7 @@ pub(super) fn udp_link_text(udp_link: &UdpLinkState) -> String {
 /// Lines about DNS queries of this host that use another link than its routes select, with the reason.
 pub(super) fn name_query_lines(name_queries: &DnsLinkState) -> Vec<String> {
     let line = |family_text: &str, route: &DnsLinkOverride| {
-        let DnsLinkOverride { link, instead_of, why } = route;
+        let DnsLinkOverride { link, instead_of, reason } = route;
         let (link, usual_link) = (printable(link), printable(instead_of));
         let kernel_error = name_queries
             .error
@@ -360,7 +360,7 @@ pub(super) fn name_query_lines(name_queries: &DnsLinkState) -> Vec<String> {
             if kernel_error.is_empty() { ("leave", kernel_error) } else { ("should leave", kernel_error) };
         format!(
             "this host's DNS queries{family_text} {verb} over {link} instead of {usual_link}: {}{refused}",
-            why.describe()
+            reason.describe()
         )
     };
     match (&name_queries.v4, &name_queries.v6) {
@@ -410,8 +410,9 @@ mod tests {
 
     #[test]
     fn dns_queries_over_another_link_have_a_line_with_the_reason() {
-        let route =
-            |link: &str, why| Some(DnsLinkOverride { link: link.to_owned(), instead_of: "eth0".to_owned(), why });
+        let route = |link: &str, reason| {
+            Some(DnsLinkOverride { link: link.to_owned(), instead_of: "eth0".to_owned(), reason })
+        };
         assert_eq!(name_query_lines(&DnsLinkState::default()), [""; 0]);
         let both = DnsLinkState {
             v4: route("wlan0", DnsLinkReason::DnsUnanswered),

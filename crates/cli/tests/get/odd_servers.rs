@@ -35,7 +35,6 @@ const fn behavior(name: &'static str, answer: fn(&Request, &Resource) -> Respons
     Behavior { name, answer }
 }
 
-/// Behaviors from the reports.
 pub(crate) const REPORTED: &[Behavior] = &[
     behavior("ok", |request, all| all.clone().with("Last-Modified", OLD_DATE).with("Date", NOW).respond(request)),
     behavior("slow", |request, all| all.respond(request).slowly(8000, Duration::from_millis(80))),

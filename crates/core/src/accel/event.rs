@@ -27,9 +27,9 @@ pub enum Input {
     /// This packet passed the primary link, in either direction, and was not held. It may be cut after
     /// [`super::SNAP_LENGTH`] bytes unless full packets were requested.
     Captured {
-        /// Its beginning.
+        /// The captured bytes: the packet, or its first [`super::SNAP_LENGTH`] bytes.
         packet: PacketBytes,
-        /// Its full length.
+        /// Length of the whole packet in bytes.
         length: u32,
     },
     /// The answer to [`Output::ReservePort`]: once for each.
@@ -52,14 +52,14 @@ pub enum Input {
     PacketCount {
         /// Which link.
         link: LinkId,
-        /// Since the interface exists.
+        /// The interface's counter of received packets, which begins with the interface.
         packets: u64,
     },
     /// A link's gateway replied to [`Output::Probe`].
     ProbeReply {
         /// Which link.
         link: LinkId,
-        /// Which probe.
+        /// Number of the probe, from [`Output::Probe`].
         sequence: u16,
     },
     /// A link's carrier was lost or returned.
@@ -71,7 +71,7 @@ pub enum Input {
     },
     /// The result of a range of [`Output::Fetch`]: each range is answered once.
     Fetched {
-        /// Which fetch.
+        /// The fetch of [`Output::Fetch`].
         fetch: FetchId,
         /// Which of its ranges, from zero.
         range: u32,
@@ -106,7 +106,7 @@ pub enum Output {
     Probe {
         /// Which link.
         link: LinkId,
-        /// Comes back with the reply.
+        /// Number of the probe, which [`Input::ProbeReply`] repeats.
         sequence: u16,
     },
     /// Captures the packets of the primary link that are not held, from now on, or stops.
@@ -119,7 +119,7 @@ pub enum Output {
         conn: ConnId,
         /// Which link.
         link: LinkId,
-        /// The peer.
+        /// Address and port of the server.
         server: SocketAddr,
     },
     /// The port is not needed any more.
@@ -172,12 +172,12 @@ pub struct ConnId(pub u64);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CaptureLevel {
-    /// Nothing.
+    /// No packet is captured.
     #[default]
     None,
     /// The first [`super::SNAP_LENGTH`] bytes.
     Headers,
-    /// Everything.
+    /// The whole packet.
     Full,
 }
 
@@ -190,9 +190,9 @@ pub enum Wake {
     SendCredit,
     /// A link is to be probed.
     LinkProbe,
-    /// A fetch is overdue.
+    /// A fetch has reached its deadline.
     Fetch,
-    /// The capture can end.
+    /// No flow needs captured packets any more, so the capture ends.
     CaptureEnd,
 }
 

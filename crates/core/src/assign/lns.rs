@@ -23,7 +23,6 @@ use super::instance::{Candidate, Instance, NONE};
 use super::reduced_values::{ReducedInstance, SwitchingCost};
 use crate::units::Bitrate;
 
-/// State of the search.
 #[derive(Clone, Debug)]
 pub(super) struct NeighborhoodSearch {
     /// Edges that measured each relay, stored relay by relay, and the index of each relay's first edge.
@@ -53,7 +52,6 @@ struct Window {
     work: u64,
 }
 
-/// Size of windows.
 #[derive(Clone, Copy, Debug)]
 struct WindowSize {
     relays: usize,

@@ -24,7 +24,6 @@ use super::assignment::Assignment;
 use super::instance::NONE;
 use super::reduced_values::ReducedInstance;
 
-/// State of the search.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LocalSearch {
     next_edge: usize,

@@ -14,18 +14,15 @@ use core::time::Duration;
 use super::conn::{Conn, MIN_REQUEST, Req};
 use super::transfers::Transfers;
 use super::water_filling::{ConnForecast, finish_time, quota};
-use super::{ByteRange, ConnId, ReqId, RequestRange, TimerReason, forecast};
+use super::{ByteRange, ConnId, ReqId, TimerReason, forecast};
 use crate::units::DataSize;
 
 /// Sends the duplicate requests that are worthwhile now, and sets the timer for the next review.
 pub(super) fn duplicate_stragglers(transfers: &mut Transfers) {
     for _ in 0..MAX_DUPLICATES {
         let Some((backup, req, range)) = next_duplicate(transfers) else { break };
-        // This shortens the straggler's exclusive range, so that the next pass judges what then remains.
-        if let Some(req) = transfers.reqs.get_mut(&req) {
-            req.duplicated_from = range.start;
-        }
-        transfers.send_request(backup, RequestRange::Bounded(range));
+        // The mark shortens the straggler's exclusive range, so that the next pass judges what then remains.
+        transfers.duplicate(req, range, backup);
     }
     if transfers.conns.len() > 1 {
         transfers.set_timer(transfers.now + ENDGAME_INTERVAL, TimerReason::Endgame);
@@ -84,10 +81,7 @@ fn next_duplicate(transfers: &Transfers) -> Option<(ConnId, ReqId, ByteRange)> {
 /// clearly sooner. Waste is limited to a twentieth of the file, on metered links too. Returns whether a request was sent.
 pub(crate) fn duplicate_if_late(transfers: &mut Transfers, offset: u64, deadline: Duration) -> bool {
     let Some((backup, req, range)) = late_duplicate(transfers, offset, deadline) else { return false };
-    if let Some(req) = transfers.reqs.get_mut(&req) {
-        req.duplicated_from = range.start;
-    }
-    transfers.send_request(backup, RequestRange::Bounded(range));
+    transfers.duplicate(req, range, backup);
     true
 }
 

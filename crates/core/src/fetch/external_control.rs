@@ -52,13 +52,6 @@ impl ConnSlot {
 }
 
 impl Transfers {
-    /// Sets whether the owner chooses the ranges. No effect on a download without external control.
-    pub(crate) fn set_external_control(&mut self, active: bool) {
-        if let Some(is_active) = &mut self.external_control {
-            *is_active = active;
-        }
-    }
-
     /// The link's connection for the next request: the one with the fewest bytes in flight.
     pub(crate) fn conn_slot(&self, link: LinkId) -> Option<ConnSlot> {
         let can_request = |conn: &Conn| forecast::can_serve_ranges(self, conn) && self.quirks.may_pipeline(conn);
@@ -109,7 +102,7 @@ impl Transfers {
 
     /// Puts a link on standby, or activates it. Returns whether that changes anything.
     pub(crate) fn set_standby(&mut self, link: LinkId, standby: bool) -> bool {
-        self.external_control.is_some() && self.links.set_standby(link, standby)
+        self.has_owner() && self.links.set_standby(link, standby)
     }
 
     /// Whether the link is on standby, by the owner's command or because it is paused for this download.
@@ -149,16 +142,16 @@ impl Transfers {
     /// The reader continues at `offset` and needs nothing before it. Requests are cancelled, and bytes behind `offset`
     /// that had arrived are fetched again. A driver that still has those bytes does not report the seek.
     pub(crate) fn seek(&mut self, offset: u64) {
-        self.last_data = self.now;
+        self.restart_timeout();
         if self.will_reach(offset) {
-            self.coverage.start_at(offset);
+            self.start_at(offset);
             return stall::on_consumed(self, offset);
         }
         let links: Vec<LinkId> = self.links.keys().copied().collect();
         for link in links {
             self.cancel_link(link);
         }
-        self.coverage.start_at(offset);
+        self.start_at(offset);
         self.reader.seek(offset);
         self.rebuild_claims();
     }

@@ -313,7 +313,7 @@ impl Fetch {
         transfers.resource.phase = Phase::Unknown;
         transfers.reader.seek(0);
         transfers.notice(Notice::FileChanged);
-        transfers.outputs.push_back(Output::Restart);
+        transfers.restart_storage();
     }
 
     /// Switches to a single response. `conn` got a response that cannot be used; its link sends the new request. If the
@@ -342,7 +342,7 @@ impl Fetch {
         }
         if !transfers.coverage.received().is_zero() {
             transfers.reader.seek(0);
-            transfers.outputs.push_back(Output::Restart);
+            transfers.restart_storage();
         }
         self.mirrors.discard_bytes(transfers);
         for link in transfers.links.values_mut() {
@@ -375,7 +375,7 @@ impl Fetch {
             return;
         }
         transfers.reader.seek(0);
-        transfers.outputs.push_back(Output::Restart);
+        transfers.restart_storage();
         match single_response::count_lost(transfers, received) {
             LostResponse::Retry => {}
             LostResponse::Ban { link, error } => {

@@ -34,7 +34,7 @@ fn may_request_all(transfers: &Transfers, link: LinkId) -> bool {
         && transfers.config.policy == Policy::Marline
         && !transfers.reader.is_present()
         && transfers.config.resume.is_none()
-        && transfers.external_control.is_none()
+        && !transfers.has_owner()
         && transfers.resource.initial_request == InitialRequest::Range
         && transfers.coverage.received().is_zero()
         && transfers.budget_left(link) == DataSize::MAX
@@ -49,11 +49,10 @@ pub(super) fn request_all(transfers: &mut Transfers, conn: ConnId) -> bool {
     {
         return false;
     }
-    let Some((id, req)) = transfers.reqs.iter_mut().next_back() else { return false };
+    let Some(id) = transfers.newest_request() else { return false };
     // A provisional end until the head arrives: after the wait, other connections may request the bytes behind it.
-    req.range.end = super::conn::INITIAL_RANGE.bytes();
-    transfers.resource.first_request = Some(*id);
-    transfers.rebuild_claims();
+    transfers.set_request_end(id, super::conn::INITIAL_RANGE.bytes());
+    transfers.resource.first_request = Some(id);
     true
 }
 
@@ -137,10 +136,7 @@ pub(super) fn shrink_first_response(transfers: &mut Transfers, range: ByteRange)
     if range.end != req.range.end || range.start < req.next_offset {
         return;
     }
-    if let Some(req) = transfers.reqs.get_mut(&id) {
-        req.range.end = range.start;
-    }
-    transfers.rebuild_claims();
+    transfers.set_request_end(id, range.start);
 }
 
 /// Rules 3 and 4: extends the first response over free bytes, or ends it where others have taken over.
@@ -151,10 +147,7 @@ pub(super) fn update_first_response(transfers: &mut Transfers) {
     let from = transfers.coverage.received_ranges().end_of_run(end.max(cursor));
     let adjacent_free = transfers.coverage.next_free(from, u64::MAX).filter(|free| free.start == from);
     if let Some(free) = adjacent_free.filter(|_| DataSize::from_bytes(from - end.min(from)) <= MAX_SKIPPED) {
-        if let Some(req) = transfers.reqs.get_mut(&id) {
-            req.range.end = free.end;
-        }
-        return transfers.rebuild_claims();
+        return transfers.set_request_end(id, free.end);
     }
     // Rule 3: at the end of the range. If another request covers the next bytes, the faster one continues.
     let total = transfers.coverage.total().map_or(u64::MAX, DataSize::bytes);
@@ -164,10 +157,7 @@ pub(super) fn update_first_response(transfers: &mut Transfers) {
     let covers = |(other, req): &(&ReqId, &Req)| **other != id && !req.is_released && req.range.contains(from);
     match transfers.reqs.iter().find(covers).map(|(other, req)| (*other, req.range.end)) {
         Some((other, other_end)) if is_faster_than(transfers, id, other) => {
-            if let Some(req) = transfers.reqs.get_mut(&id) {
-                req.range.end = other_end;
-            }
-            transfers.rebuild_claims();
+            transfers.set_request_end(id, other_end);
         }
         _ => {
             transfers.cancel_request(id);
@@ -200,9 +190,10 @@ pub(super) fn fall_back_to_first(transfers: &mut Transfers) -> bool {
     transfers.close_other_conns(id);
     update_first_response(transfers);
     let total = transfers.coverage.total().map_or(u64::MAX, DataSize::bytes);
-    let Some(req) = transfers.reqs.get_mut(&id) else { return false };
-    req.range.end = total;
-    transfers.rebuild_claims();
+    if !transfers.reqs.contains_key(&id) {
+        return false;
+    }
+    transfers.set_request_end(id, total);
     transfers.resource.phase = Phase::SingleResponse { req: Some(id) };
     true
 }
@@ -216,9 +207,8 @@ pub(super) fn resume_first_response(transfers: &mut Transfers) {
     let claimed = others.map(|(_, req)| req.remaining()).filter(|range| !range.is_empty());
     let next = claimed.map(|range| range.start).filter(|start| *start >= from).min().unwrap_or(u64::MAX);
     let gap = transfers.coverage.next_missing(from);
-    if let Some(req) = transfers.reqs.get_mut(&id) {
-        req.range.end = gap.map_or(from, |gap| if gap.start == from { gap.end.min(next) } else { from });
-    }
+    let end = gap.map_or(from, |gap| if gap.start == from { gap.end.min(next) } else { from });
+    transfers.set_request_end(id, end);
 }
 
 /// How long other connections wait for the head of the first response: a multiple of its handshake RTT, within bounds.

@@ -76,6 +76,6 @@ pub(super) fn on_share(transfers: &mut Transfers, id: LinkId, share: LinkShare) 
         link.next_attempt = link.next_attempt.min(transfers.now).max(link.paused_until);
     }
     if was_paused {
-        transfers.last_data = transfers.now;
+        transfers.restart_timeout();
     }
 }

@@ -128,7 +128,7 @@ impl Fetch {
     /// Creates a download that requests no ranges by itself once the resource is identified.
     pub(crate) fn with_external_control(config: Config) -> Self {
         let mut fetch = Self::new(config);
-        fetch.transfers.external_control = Some(true);
+        fetch.transfers.add_owner();
         fetch
     }
 
@@ -174,18 +174,9 @@ impl Fetch {
     }
 
     fn on_connected(&mut self, id: ConnId, protocol: Protocol, handshake: Duration, peer: Option<IpAddr>) {
-        let Some(conn) = self.transfers.conns.get_mut(&id) else { return };
-        conn.protocol = Some(protocol);
-        conn.handshake_rtt = handshake;
-        conn.cdn_node.address = peer.or(conn.cdn_node.address);
-        conn.last_activity = self.transfers.now;
-        if let Some(link) = self.transfers.links.get_mut(&conn.link) {
-            link.stats.has_connected = true;
-            link.stats.min_handshake_rtt =
-                Some(link.stats.min_handshake_rtt.map_or(handshake, |least| least.min(handshake)));
-            link.token_buckets.connections.take(self.transfers.now);
+        if self.transfers.on_connected(id, protocol, handshake, peer) {
+            stall::on_probe_connected(&mut self.transfers, id);
         }
-        stall::on_probe_connected(&mut self.transfers, id);
     }
 
     fn on_closed(&mut self, id: ConnId, error: ConnError) {
@@ -236,16 +227,8 @@ impl Fetch {
     }
 
     fn on_data(&mut self, id: ReqId, len: DataSize) {
-        let now = self.transfers.now;
-        let Some(req) = self.transfers.reqs.get_mut(&id) else { return self.transfers.coverage.add_wasted(len) };
-        let range = ByteRange::at(req.next_offset, len);
-        req.next_offset = range.end;
-        let id = req.conn;
-        self.transfers.last_data = now;
-        self.transfers.coverage.add_received(range);
-        let Some(conn) = self.transfers.conns.get_mut(&id) else { return };
-        conn.last_activity = now;
-        conn.rate_window.on_bytes(conn.transfer_clock(now), len);
+        let Some((range, id)) = self.transfers.on_data(id, len) else { return };
+        let Some(conn) = self.transfers.conns.get(&id) else { return };
         let (link, mirror) = (conn.link, conn.mirror);
         self.mirrors.on_delivered(mirror, range);
         self.on_link_data(link, id, len);
@@ -255,11 +238,12 @@ impl Fetch {
     /// The response is complete by its framing. Bytes that it was expected to deliver and did not are free again.
     fn on_end(&mut self, id: ReqId) {
         let Some(req) = self.transfers.reqs.get(&id) else { return };
-        if self.transfers.resource.single_response() == Some(id) && self.transfers.coverage.total().is_none() {
-            self.transfers.coverage.set_total(DataSize::from_bytes(req.next_offset));
-        }
         let (conn, is_short, is_empty) =
             (req.conn, !req.remaining().is_empty(), req.next_offset == req.range.start);
+        let end = DataSize::from_bytes(req.next_offset);
+        if self.transfers.resource.single_response() == Some(id) && self.transfers.coverage.total().is_none() {
+            self.transfers.record_total(end);
+        }
         if let Some(conn) = self.transfers.conns.get(&conn) {
             self.transfers.quirks.of_mut(conn.mirror).on_complete_response();
         }
@@ -268,24 +252,7 @@ impl Fetch {
             self.transfers.rebuild_claims();
         }
         self.finish_if_complete();
-        if let Some(conn) = self.transfers.conns.get_mut(&conn) {
-            conn.responses += 1;
-        }
-        let next = self
-            .transfers
-            .conns
-            .get(&conn)
-            .and_then(|conn| conn.reqs.front())
-            .and_then(|id| self.transfers.reqs.get(id));
-        let next = next.filter(|next| !next.is_accepted).map(|next| next.sent_at);
-        let Some(conn_state) = self.transfers.conns.get_mut(&conn) else { return };
-        if let Some(sent) = next.filter(|_| conn_state.protocol == Some(Protocol::Http1)) {
-            conn_state.start_server_delay(self.transfers.now, sent);
-        }
-        let link = conn_state.link;
-        if conn_state.is_draining && conn_state.reqs.is_empty() {
-            self.transfers.remove_conn(conn, true);
-        }
+        let Some(link) = self.transfers.on_response_complete(conn) else { return };
         if is_short && is_empty {
             let error = ConnError { kind: ConnErrorKind::Truncated, text: "empty response".into() };
             self.on_failure(link, error);
@@ -305,19 +272,19 @@ impl Fetch {
         self.note_truncated_range(conn_id);
         self.transfers.remove_req(id);
         self.transfers.rebuild_claims();
-        let Some(conn) = self.transfers.conns.get_mut(&conn_id) else { return };
+        let Some(conn) = self.transfers.conns.get(&conn_id) else { return };
         let link = conn.link;
         // GOAWAY: the server accepts no more requests on this connection and completes those it has. REFUSED_STREAM is
         // handled alike: the request was not processed (RFC 9113 section 8.7) and is sent again on another connection.
         let is_closing = matches!(error.kind, ConnErrorKind::CleanClose | ConnErrorKind::StreamRefused);
         let (mirror, responses, is_first_goaway) = (conn.mirror, conn.responses, !conn.is_draining);
-        conn.is_draining |= is_closing;
         // One GOAWAY aborts several requests; only the first counts as a failure.
         let delivered =
             (is_closing && !is_first_goaway) || ((is_closing || complete) && !conn.rate_window.total().is_zero());
-        if conn.is_draining && conn.reqs.is_empty() {
-            self.transfers.remove_conn(conn_id, true);
+        if is_closing {
+            self.transfers.mark_draining(conn_id);
         }
+        self.transfers.close_if_drained(conn_id);
         if is_closing && is_first_goaway {
             self.transfers.quirks.of_mut(mirror).on_server_close(responses);
         }
@@ -367,7 +334,7 @@ impl Machine for Fetch {
     type Reason = TimerReason;
 
     fn handle(&mut self, now: Instant, input: Input) {
-        self.transfers.now = self.transfers.now.max(now);
+        self.transfers.advance_time(now);
         if self.transfers.is_finished() {
             return;
         }
@@ -382,11 +349,7 @@ impl Machine for Fetch {
             Input::End { req } => self.on_end(req),
             Input::Aborted { req, error } => self.on_aborted(req, error),
             Input::Closed { conn, error } => self.on_closed(conn, error),
-            Input::Sample { conn, path } => {
-                if let Some(conn) = self.transfers.conns.get_mut(&conn) {
-                    conn.on_sample(self.transfers.now, path);
-                }
-            }
+            Input::Sample { conn, path } => self.transfers.on_sample(conn, path),
             Input::Consumed { end } => stall::on_consumed(&mut self.transfers, end),
             Input::Mirror { mirror } => self.mirrors.add_mirror(mirror),
             Input::Digest { scope } => self.mirrors.set_digest(&self.transfers, scope),
@@ -401,12 +364,12 @@ impl Machine for Fetch {
     }
 
     fn tick(&mut self, now: Instant) {
-        self.transfers.now = self.transfers.now.max(now);
+        self.transfers.advance_time(now);
         self.settle();
     }
 
     fn poll(&mut self) -> Option<Output> {
-        self.transfers.outputs.pop_front()
+        self.transfers.poll_output()
     }
 
     fn deadline(&self) -> Option<(Instant, TimerReason)> {

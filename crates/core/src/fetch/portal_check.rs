@@ -63,12 +63,10 @@ pub(super) fn hold(
     head: &ResponseHead,
     unusable_reason: Option<&str>,
 ) {
-    let Some(req) = transfers.reqs.get_mut(&id) else { return };
-    let conn = req.conn;
+    let Some(conn) = transfers.reqs.get(&id).map(|req| req.conn) else { return };
     if unusable_reason.is_some() {
         // Other links request the same bytes meanwhile.
-        req.range.end = 0;
-        transfers.rebuild_claims();
+        transfers.set_request_end(id, 0);
     }
     let unusable_reason = unusable_reason.map(Into::into);
     let pending =
@@ -237,7 +235,7 @@ fn recheck_conflict_by_range(transfers: &mut Transfers) -> bool {
     let sizes = || full_bodies.iter().map(|pending| pending.head.length);
     let has_validator = full_bodies.iter().any(|pending| pending.head.validator.is_some());
     let agree = sizes().all(|size| Some(size) == sizes().next());
-    if pending.is_rechecked() || has_validator || agree || transfers.external_control.is_some() {
+    if pending.is_rechecked() || has_validator || agree || transfers.has_owner() {
         return false;
     }
     let is_full_request =

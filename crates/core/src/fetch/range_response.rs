@@ -10,7 +10,7 @@ use super::resource::{InitialRequest, Phase};
 use super::server_quirks::requested_len;
 use super::transfers::Transfers;
 use super::{
-    ByteRange, ContentRange, Notice, Output, ReqId, RequestRange, ResponseHead, SingleResponseReason, Validator,
+    ByteRange, ContentRange, Notice, ReqId, RequestRange, ResponseHead, SingleResponseReason, Validator,
     first_request, refusals,
 };
 use crate::link::LinkId;
@@ -113,7 +113,7 @@ pub(super) fn identify(
         transfers.quirks.of_mut(mirror).set_refused_size(refused);
     }
     transfers.set_total(total);
-    transfers.outputs.push_back(Output::Identified { total: Some(total), validator: validator.cloned() });
+    transfers.report_identified(Some(total), validator.cloned());
     refusals::cancel_full_requests(transfers);
     true
 }
@@ -147,11 +147,7 @@ pub(super) fn accept(transfers: &mut Transfers, mirrors: &Mirrors, id: ReqId, ra
     let is_truncated = end < range.end && !is_first;
     let len = requested_len(req.range_requested).unwrap_or_default();
     let conn = transfers.conns.get(&req.conn).map(|conn| (conn.link, conn.mirror));
-    if let Some(req) = transfers.reqs.get_mut(&id) {
-        req.is_accepted = true;
-        req.range = ByteRange::new(range.start, end);
-        req.next_offset = range.start;
-    }
+    transfers.accept_response(id, ByteRange::new(range.start, end));
     if let Some((link, mirror)) = conn {
         if let Some(link) = transfers.links.get_mut(&link) {
             link.responses_from_target = link.responses_from_target.saturating_add(1);
@@ -165,23 +161,10 @@ pub(super) fn accept(transfers: &mut Transfers, mirrors: &Mirrors, id: ReqId, ra
         transfers.rebuild_claims();
     }
     let end = if is_first { range.end } else { end };
-    accept_body(transfers, mirrors, id, range.start, Some(DataSize::from_bytes(end - range.start)));
+    transfers.accept_body(mirrors, id, range.start, Some(DataSize::from_bytes(end - range.start)));
     if is_first {
         first_request::update_first_response(transfers);
     }
-}
-
-/// Makes the driver store the body of a response.
-pub(super) fn accept_body(
-    transfers: &mut Transfers,
-    mirrors: &Mirrors,
-    id: ReqId,
-    offset: u64,
-    len: Option<DataSize>,
-) {
-    let conn = transfers.reqs.get(&id).and_then(|req| transfers.conns.get(&req.conn));
-    let is_other_mirror = conn.is_some_and(|conn| mirrors.is_other_mirror(conn.mirror));
-    transfers.outputs.push_back(Output::AcceptBody { req: id, offset, len, is_other_mirror });
 }
 
 /// Counts responses of a few bytes where more was requested. Returns true if there were so many in a row that ranges

@@ -63,7 +63,7 @@ fn drain_old_target(transfers: &mut Transfers, link: LinkId) {
             front.is_some_and(|req| req.is_accepted && !req.remaining().is_empty())
         };
         if transfers.resource.phase == Phase::Ranges && transfers.conns.get(&id).is_some_and(is_delivering) {
-            transfers.conns.entry(id).and_modify(|conn| conn.is_draining = true);
+            transfers.mark_draining(id);
         } else {
             transfers.remove_conn(id, true);
         }

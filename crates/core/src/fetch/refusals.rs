@@ -186,7 +186,7 @@ pub(super) fn wait_for_busy_server(transfers: &mut Transfers, link_id: LinkId, h
 pub(super) fn check_without_range(transfers: &mut Transfers, id: ReqId, link_id: LinkId, status: u16) -> bool {
     let is_ranged = transfers.reqs.get(&id).is_some_and(|req| req.range_requested != RequestRange::Full);
     let is_login = matches!(status, 401 | 407 | 511);
-    let may_retry = is_ranged && transfers.resource.phase == Phase::Unknown && transfers.external_control.is_none();
+    let may_retry = is_ranged && transfers.resource.phase == Phase::Unknown && !transfers.has_owner();
     if !may_retry || is_login || may_concern_range(status) {
         return false;
     }
@@ -218,7 +218,7 @@ pub(super) fn note_failed_initial_request(transfers: &mut Transfers, id: ReqId, 
 pub(super) fn retry_without_range(transfers: &mut Transfers, id: ReqId, link_id: LinkId) -> bool {
     let ranged = transfers.reqs.get(&id).is_some_and(|req| req.range_requested != RequestRange::Full);
     // With external control, ranges are always needed (a player seeks), so no request is sent without one.
-    if transfers.resource.phase != Phase::Unknown || !ranged || transfers.external_control.is_some() {
+    if transfers.resource.phase != Phase::Unknown || !ranged || transfers.has_owner() {
         return false;
     }
     transfers.cancel_request(id);
@@ -243,15 +243,14 @@ pub(super) fn send_without_range(transfers: &mut Transfers, id: ConnId) -> bool 
         .any(|req| req.range_requested != RequestRange::Full && !req.is_accepted && of_link(req));
     let Some(link) = transfers.links.get(&link_id) else { return false };
     let is_stalled = is_waiting && matches!(link.state, LinkState::Stalled { .. });
-    let due = !is_sent && (link.omit_range || is_stalled) && transfers.external_control.is_none();
+    let due = !is_sent && (link.omit_range || is_stalled) && !transfers.has_owner();
     if !due || !transfers.send_request(id, RequestRange::Full) {
         return false;
     }
-    if let Some(req) = transfers.reqs.values_mut().next_back() {
+    if let Some(id) = transfers.newest_request() {
         // It claims no bytes: range requests beside it cover the same ones.
-        req.range.end = 0;
+        transfers.set_request_end(id, 0);
     }
-    transfers.rebuild_claims();
     true
 }
 

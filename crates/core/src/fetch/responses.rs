@@ -19,10 +19,11 @@ use super::conn::{Conn, INITIAL_RANGE};
 use super::portal_check::Verdict;
 use super::range_response::RangeResponse;
 use super::resource::Phase;
+use super::transfers::AnsweredRequest;
 use super::version_check::VersionReport;
 use super::{
-    BanReason, ByteRange, Failure, Fetch, Output, ReqId, RequestRange, ResponseHead, SingleResponseReason,
-    first_request, portal_check, range_response, redirects, refusals, single_response, version_check,
+    BanReason, ByteRange, Failure, Fetch, ReqId, RequestRange, ResponseHead, SingleResponseReason, first_request,
+    portal_check, range_response, redirects, refusals, single_response, version_check,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -33,22 +34,13 @@ impl Fetch {
     /// The order of the arms matters. Redirects with a target come before those without. A range request that gets a
     /// bodiless status is repeated without a range before the status is taken at its word.
     pub(super) fn on_head(&mut self, id: ReqId, head: &ResponseHead) {
-        let Some(req) = self.transfers.reqs.get(&id) else { return };
-        let (conn_id, requested) = (req.conn, req.range_requested);
-        let Some(conn) = self.transfers.conns.get_mut(&conn_id) else { return };
-        let (link, mirror) = (conn.link, conn.mirror);
-        conn.last_activity = self.transfers.now;
-        if let Some(link) = self.transfers.links.get_mut(&link) {
-            conn.end_server_delay(self.transfers.now, &mut link.stats.server_delays);
-        }
-        let announces_end = head.closes_connection && head.status == 206 && !conn.is_draining;
-        conn.is_draining |= head.closes_connection;
-        let responses = conn.responses + 1;
-        if req.is_pipelined {
+        let Some(answered) = self.transfers.on_head(id, head) else { return };
+        let AnsweredRequest { link, mirror, range_requested: requested, .. } = answered;
+        if answered.is_pipelined {
             self.transfers.quirks.of_mut(mirror).on_pipelined_answered();
         }
-        if announces_end {
-            self.transfers.quirks.of_mut(mirror).on_server_close(responses);
+        if answered.announces_end {
+            self.transfers.quirks.of_mut(mirror).on_server_close(answered.responses);
         }
         match head.status {
             // A 206 to a request without a range is as good as a 200 if it covers the whole file.
@@ -145,7 +137,6 @@ impl Fetch {
         self.on_full_response(id, link, RequestRange::Full, &head);
     }
 
-    /// A redirect.
     fn on_redirect(&mut self, id: ReqId, link: LinkId, head: &ResponseHead) {
         if let Some(failure) = redirects::follow(&mut self.transfers, id, link, head) {
             self.on_refused(id, link, BanReason::BadStatus { status: head.status }, failure);
@@ -224,7 +215,7 @@ impl Fetch {
             (Phase::Unknown, Some(total)) if total.bytes() <= self.transfers.coverage.in_order_end() => {
                 self.transfers.resource.phase = Phase::Ranges;
                 self.transfers.set_total(total);
-                self.transfers.outputs.push_back(Output::Identified { total: Some(total), validator: None });
+                self.transfers.report_identified(Some(total), None);
                 self.finish_if_complete();
             }
             // By the server's own total, the range begins within the file. So the Range field is the problem.

@@ -24,7 +24,7 @@ use super::resource::{InitialRequest, Phase};
 use super::transfers::Transfers;
 use super::{
     ByteRange, ConnId, RequestRange, TimerReason, endgame, first_request, forecast, link_health, refusals,
-    single_response, stall, water_filling,
+    single_response, water_filling,
 };
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
@@ -223,7 +223,7 @@ fn release_stalled(transfers: &mut Transfers) -> bool {
     let stalled: Vec<LinkId> = transfers.links.iter().filter_map(stalled).collect();
     let mut changed = false;
     for id in stalled {
-        changed |= stall::release(transfers, id);
+        changed |= transfers.release_requests(id);
     }
     changed
 }

@@ -115,7 +115,6 @@ impl ServerQuirks {
         give_up
     }
 
-    /// A response was complete.
     pub(super) fn on_complete_response(&mut self) {
         self.truncated_ranges = 0;
     }

@@ -14,8 +14,8 @@ use super::mirrors::Mirrors;
 use super::resource::Phase;
 use super::transfers::Transfers;
 use super::{
-    BanReason, ByteRange, ConnError, ConnErrorKind, ContentRange, Notice, Output, ReqId, RequestRange,
-    ResponseHead, SingleResponseReason, TimerReason, range_response,
+    BanReason, ByteRange, ConnError, ConnErrorKind, ContentRange, Notice, ReqId, RequestRange, ResponseHead,
+    SingleResponseReason, TimerReason,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -53,17 +53,13 @@ pub(super) fn accept(transfers: &mut Transfers, mirrors: &Mirrors, id: ReqId, he
         transfers.resource.pending.report(link, head.length, head.validator.as_ref(), false);
     }
     transfers.close_other_conns(id);
-    if let Some(req) = transfers.reqs.get_mut(&id) {
-        req.range = ByteRange::new(0, head.length.map_or(u64::MAX, DataSize::bytes));
-        req.next_offset = 0;
-        req.is_accepted = true;
-    }
+    transfers.accept_response(id, ByteRange::new(0, head.length.map_or(u64::MAX, DataSize::bytes)));
     if let Some(total) = head.length {
-        transfers.coverage.set_total(total);
+        transfers.record_total(total);
     }
     transfers.rebuild_claims();
-    transfers.outputs.push_back(Output::Identified { total: head.length, validator: None });
-    range_response::accept_body(transfers, mirrors, id, 0, head.length);
+    transfers.report_identified(head.length, None);
+    transfers.accept_body(mirrors, id, 0, head.length);
 }
 
 /// Whether the response to a request without a range is of the known file. A portal's page would not have its size.
@@ -84,12 +80,7 @@ pub(super) fn schedule_full_request(transfers: &mut Transfers, id: LinkId, reaso
         reason,
         BanReason::BadStatus { .. } | BanReason::ProtocolViolation { .. } | BanReason::RepeatedErrors { .. }
     );
-    if transfers.resource.phase != Phase::Ranges
-        || others
-        || is_read
-        || !may_help
-        || transfers.external_control.is_some()
-    {
+    if transfers.resource.phase != Phase::Ranges || others || is_read || !may_help || transfers.has_owner() {
         return false;
     }
     let Some(link) = transfers.links.get_mut(&id).filter(|link| link.full_request == FullRequest::NotTried) else {
@@ -141,7 +132,6 @@ pub(super) enum LostResponse {
     Retry,
     /// The link has no retries left and is banned.
     Ban {
-        /// The link.
         link: LinkId,
         /// Its last error.
         error: ConnError,

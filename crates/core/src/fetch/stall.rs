@@ -56,13 +56,7 @@ fn is_reader_limited(transfers: &Transfers, conn: &Conn) -> bool {
 pub(super) fn on_consumed(transfers: &mut Transfers, end: u64) {
     let limited: Vec<ConnId> =
         transfers.conns.iter().filter(|(_, conn)| is_reader_limited(transfers, conn)).map(|(id, _)| *id).collect();
-    transfers.reader.on_consumed(end);
-    transfers.last_data = transfers.now;
-    for id in limited {
-        if let Some(conn) = transfers.conns.get_mut(&id) {
-            conn.last_activity = transfers.now;
-        }
-    }
+    transfers.on_consumed(end, &limited);
 }
 
 /// Connections whose stall timeout has expired.
@@ -201,7 +195,7 @@ pub(super) fn check_timeout(transfers: &mut Transfers, is_verifying: bool) -> Op
     let paused_until = transfers.links.values().map(|link| link.paused_until).max().unwrap_or(Instant::ZERO);
     let is_budget_exhausted =
         !transfers.links.is_empty() && transfers.links.values().all(|link| link.budget_exhausted);
-    let end = transfers.last_data.max(paused_until)
+    let end = (*transfers.last_data).max(paused_until)
         + if is_budget_exhausted { OTHER_LINKS_GRACE } else { DOWNLOAD_TIMEOUT };
     if transfers.now < end {
         transfers.set_timer(end, TimerReason::Stall);
@@ -236,13 +230,8 @@ pub(super) fn on_probe_connected(transfers: &mut Transfers, id: ConnId) {
 
 /// A connection delivers again after a stall: ranges that were released and not received are its own once more.
 pub(super) fn reclaim_released(transfers: &mut Transfers, id: ConnId) {
-    let mut changed = false;
-    for req in transfers.reqs.values_mut().filter(|req| req.conn == id) {
-        changed |= core::mem::take(&mut req.is_released);
-    }
-    if changed {
+    if transfers.reclaim_requests(id) {
         first_request::resume_first_response(transfers);
-        transfers.rebuild_claims();
     }
 }
 
@@ -250,24 +239,8 @@ pub(super) fn reclaim_released(transfers: &mut Transfers, id: ConnId) {
 /// waits for them. Otherwise the scheduler does it when everything else has been requested.
 fn release_if_urgent(transfers: &mut Transfers, id: LinkId) {
     if transfers.reader.is_present() || transfers.is_externally_controlled() {
-        release(transfers, id);
+        transfers.release_requests(id);
     }
-}
-
-/// Frees the ranges of a stalled link for other links. Returns whether there were any.
-pub(super) fn release(transfers: &mut Transfers, id: LinkId) -> bool {
-    let mut changed = false;
-    for req in transfers.reqs.values_mut() {
-        let is_on_link = transfers.conns.get(&req.conn).is_some_and(|conn| conn.link == id);
-        if is_on_link && !req.is_released {
-            req.is_released = true;
-            changed = true;
-        }
-    }
-    if changed {
-        transfers.rebuild_claims();
-    }
-    changed
 }
 
 /// How long a connection may deliver nothing before it is stalled; none: nothing is expected. `link_rtt` is the link's

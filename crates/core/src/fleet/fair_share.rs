@@ -106,7 +106,6 @@ pub struct FairScheduler<K> {
     output: Option<Output>,
 }
 
-/// Account of one edge.
 #[derive(Clone, Copy, Debug, Default)]
 struct EdgeAccount {
     reserved: Bitrate,

@@ -350,7 +350,6 @@ pub(super) struct RateShare {
 pub(super) struct Rates {
     /// Over the last two seconds.
     pub(super) recent: u64,
-    /// By the forecast.
     pub(super) forecast: u64,
 }
 

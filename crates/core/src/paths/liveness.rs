@@ -61,7 +61,6 @@ pub(super) enum StallKind {
 }
 
 impl StallKind {
-    /// Duration of a probe.
     pub(super) fn probe_time(self, rtt: Duration) -> Duration {
         match self {
             Self::Urgent => URGENT_PROBE_TIME.max(attempt_time(rtt) * 2),

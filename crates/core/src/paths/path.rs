@@ -170,7 +170,6 @@ impl JoinState {
     }
 }
 
-/// Purpose of a join.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum JoinPurpose {
     /// To carry data, or as a standby.

@@ -46,7 +46,6 @@ struct PairResult {
     trials: u8,
 }
 
-/// Result of a trial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct TrialResult {
     pub(super) slow_links: LinkSet,

@@ -42,7 +42,6 @@ use crate::playback::{Player, PlayerState};
 use crate::predict::{ExpectedBytes, Forecast};
 use crate::units::{Bitrate, DataSize, Energy, Instant};
 
-/// State of the scheduler.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Scheduler {
     links: BTreeMap<LinkId, LinkHistory>,
@@ -52,7 +51,6 @@ pub(super) struct Scheduler {
     start_held: Option<(Instant, DataSize)>,
 }
 
-/// History of one link.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkHistory {
     forecast: Forecast,

@@ -139,7 +139,6 @@ impl<D: FileSystem> JournalFile<D> {
         Ok(journal)
     }
 
-    /// Appends records.
     pub(super) fn append(&mut self, fs: &D, records: impl Iterator<Item = Record>) -> io::Result<()> {
         let mut bytes = [0; MAX_RUNS * RECORD_LEN];
         let mut records = records.peekable();

@@ -53,7 +53,6 @@ struct StreamState {
     identity: Option<StreamIdentity>,
     /// The writer is gone.
     is_closed: bool,
-    /// The reader is gone.
     is_reader_gone: bool,
     waker: Option<Waker>,
 }

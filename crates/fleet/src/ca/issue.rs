@@ -242,7 +242,6 @@ fn authority_fingerprints(text: &str) -> BTreeSet<Fingerprint> {
 
 const EXISTS_HELP: &str = "move it away, or name another directory";
 
-/// A certificate as PEM.
 pub(crate) fn pem(certificate: &CertificateDer<'_>) -> String {
     pem_encode("CERTIFICATE", certificate)
 }

@@ -34,7 +34,7 @@ pub struct DnsLinkOverride {
     /// The interface of the host's default route.
     pub instead_of: String,
     /// Why queries do not take the default route.
-    pub why: DnsLinkReason,
+    pub reason: DnsLinkReason,
 }
 
 /// Why DNS queries do not take a link.
@@ -102,10 +102,10 @@ fn replacement(
     able: impl Fn(&LinkState) -> bool,
 ) -> Option<DnsLinkOverride> {
     // An interface that is not one of the links is not known to fail.
-    let why = DnsLinkReason::of(links.iter().find(|link| link.name == default_link)?, nameless)?;
+    let reason = DnsLinkReason::of(links.iter().find(|link| link.name == default_link)?, nameless)?;
     let able = || links.iter().filter(|link| DnsLinkReason::of(link, nameless).is_none() && able(link));
     let link = able().find(|link| Some(link.name.as_str()) == udp_link).or_else(|| best_link(able()))?;
-    Some(DnsLinkOverride { link: link.name.clone(), instead_of: default_link.to_owned(), why })
+    Some(DnsLinkOverride { link: link.name.clone(), instead_of: default_link.to_owned(), reason })
 }
 
 /// The best of these links by the rules for LAN packets; the first one of equals.
@@ -170,7 +170,7 @@ mod tests {
             |nameless: &[&str], udp_link| replacement(&links, &names(nameless), "eth0", udp_link, |_| true);
         let over = override_of(&["eth0"], Some("eth0")).unwrap();
         assert_eq!(
-            (over.link.as_str(), over.instead_of.as_str(), over.why),
+            (over.link.as_str(), over.instead_of.as_str(), over.reason),
             ("wlan0", "eth0", DnsLinkReason::DnsUnanswered)
         );
         assert_eq!(override_of(&["wlan0"], None), None);

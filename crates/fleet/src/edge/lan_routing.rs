@@ -70,7 +70,6 @@ pub(super) async fn run(beyond: Arc<NonTcpRoute>, edge: &Edge) -> Infallible {
     }
 }
 
-/// Result of an update.
 #[derive(Debug)]
 struct RouteUpdate {
     /// The interfaces of the host's own default routes.

@@ -16,10 +16,10 @@ use crate::accel::topology::{CELL, PRIMARY};
 use crate::server::TempDir;
 use crate::{Lab, LabError};
 
-/// What is compared.
+/// One side of a comparison: plain TCP, or an accelerator with its arguments.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Contender {
-    /// Plain TCP.
+    /// Plain TCP: no accelerator runs.
     Plain,
     /// `marline accel` under this name, with these arguments.
     Accel(&'static str, Vec<String>),

@@ -21,7 +21,7 @@ use crate::{Lab, LabError};
 /// The length of a slot.
 pub(crate) const SLOT: Duration = Duration::from_millis(50);
 
-/// What has arrived.
+/// Progress and result of one download.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Received {
     /// Bytes in each slot since the start of the run.
@@ -29,17 +29,16 @@ pub(crate) struct Received {
     pub(crate) bytes: u64,
     /// The offset of the first byte that differs from the file.
     pub(crate) wrong: Option<u64>,
-    /// It is complete.
     pub(crate) is_complete: bool,
     /// When the last byte arrived, since the start of the run.
     pub(crate) last: Option<Duration>,
     pub(crate) pause: Duration,
-    /// Why it ended early.
+    /// Error of the socket that ended the download early.
     pub(crate) error: Option<String>,
 }
 
 impl Received {
-    /// Mbit/s between two times.
+    /// Mean goodput in Mbit/s between two times since the start of the run, by whole slots.
     pub(crate) fn mbps(&self, from: Duration, to: Duration) -> f64 {
         let slot = |at: Duration| (at.as_nanos() / SLOT.as_nanos()) as usize;
         let bytes: u64 = self.slots.iter().take(slot(to)).skip(slot(from)).sum();

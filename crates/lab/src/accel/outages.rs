@@ -21,7 +21,6 @@ const MIN_TIME_AFTER: Duration = Duration::from_secs(2);
 pub(crate) struct Outage {
     /// Since the start of the run.
     pub(crate) from: Duration,
-    /// Its duration.
     pub(crate) length: Duration,
 }
 

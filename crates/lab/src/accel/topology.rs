@@ -131,7 +131,6 @@ impl Topology {
         cell.into_iter().chain([make_link(WAN, self.rtt, GATEWAY_RTT)]).collect()
     }
 
-    /// Builds the lab.
     pub(crate) fn build(&self, payload: &Payload) -> Result<Lab, LabError> {
         let lab = Lab::start(&LabSpec {
             events: self.events.clone(),

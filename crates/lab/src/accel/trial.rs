@@ -34,7 +34,7 @@ impl Stream {
     }
 }
 
-/// What is measured.
+/// One run of a contender: topology, downloads, and how long and how often it is sampled.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial<'a> {
     pub(crate) world: &'a Topology,
@@ -55,11 +55,11 @@ pub(crate) struct TrialResult {
     pub(crate) flows: Vec<Received>,
     pub(crate) samples: Vec<Sample>,
     pub(crate) emulation: EmulationReport,
-    /// The accelerator's processor time.
+    /// The accelerator's processor time; none: no accelerator ran.
     pub(crate) cpu: Option<Duration>,
     /// Nanoseconds of its BPF program for each packet: in a row, and at the link, if the kernel counts.
     pub(crate) bpf: Option<(f64, Option<f64>)>,
-    /// Its last status.
+    /// The accelerator's status (`marline accel status --json`) at the end of the run.
     pub(crate) status: Option<Value>,
     /// Mechanisms that were active at some time.
     pub(crate) active: Vec<String>,
@@ -93,7 +93,6 @@ impl TrialResult {
 }
 
 impl Trial<'_> {
-    /// Runs it.
     pub(crate) fn run(&self) -> Result<TrialResult, LabError> {
         let (lab, mut daemon) = self.workshop.build(self.world, self.payload, self.contender)?;
         lab.start_links()?;

@@ -37,7 +37,6 @@ pub(super) struct CpuArgs {
     json: Option<PathBuf>,
 }
 
-/// Cost of one download.
 #[derive(Clone, Copy, Debug)]
 struct DownloadCost {
     seconds: f64,

@@ -13,9 +13,7 @@ use crate::runner::command::notice;
 pub(super) enum Threshold {
     /// No threshold; the figure is only reported.
     Stated,
-    /// At most this value.
     AtMost(f64),
-    /// At least this value.
     AtLeast(f64),
     /// At most this factor times the smallest figure of these clients.
     AtMostTimes(f64, Vec<String>),
@@ -162,7 +160,7 @@ impl ReportTable {
 
     /// The report as JSON.
     pub(super) fn to_json(&self) -> serde_json::Value {
-        let row = |row: &ReportRow| serde_json::json!({"row": row, "bound": row.bound(), "word": row.verdict()});
+        let row = |row: &ReportRow| serde_json::json!({"row": row, "bound": row.bound(), "verdict": row.verdict()});
         self.rows.iter().map(row).collect()
     }
 

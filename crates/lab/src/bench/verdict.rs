@@ -16,9 +16,7 @@ use crate::runner::summary::{ClientOutcomes, groups};
 /// One threshold and the measured value.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(super) struct Verdict {
-    /// Name of the case.
     pub(super) case: String,
-    /// The metric.
     pub(super) metric: String,
     /// Largest permitted value.
     pub(super) threshold: f64,

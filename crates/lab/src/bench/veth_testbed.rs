@@ -22,7 +22,6 @@ use crate::server::LabServer;
 use crate::veth::veth_request;
 use crate::{Congestion, CongestionReport, LabError, Service, Task, acquire_privileges};
 
-/// The running testbed.
 pub(super) struct VethTestbed {
     server: LabServer,
     namespaces: Namespaces,
@@ -106,7 +105,6 @@ impl VethTestbed {
         self.namespaces.client.run(work)
     }
 
-    /// The running server.
     pub(super) fn server(&self) -> &LabServer {
         &self.server
     }

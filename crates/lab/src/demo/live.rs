@@ -120,7 +120,7 @@ pub(super) fn run(args: &LiveArgs) -> Result<u8, LabError> {
             "links": links.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "bitrate_bps": args.bitrate.bits_per_sec(),
             "seconds": args.seconds,
-            "whole": broadcast.is_complete(),
+            "complete": broadcast.is_complete(),
             "broadcast": broadcast,
         });
         file.write(&format!("{record:#}\n"))?;
@@ -164,7 +164,6 @@ fn announce(args: &LiveArgs, links: &[LinkSpec], failures: &[LinkFailure]) {
     }
 }
 
-/// The table of results.
 fn table(broadcast: &Broadcast) -> Table {
     let received = &broadcast.received;
     let row = |label: &str, value: String| vec![label.to_owned(), value];

@@ -44,7 +44,6 @@ pub(super) enum EmulatorCommand {
     Stop,
 }
 
-/// State of one link.
 struct EmulatedLink {
     spec: LinkSpec,
     tun_pair: TunPair,

@@ -67,7 +67,6 @@ pub(crate) enum RelayAddressing {
 pub(crate) struct FleetConfig<'a> {
     /// The links; the first one is the default route.
     pub(crate) links: &'a [LinkSpec],
-    /// Number of relays.
     pub(crate) relays: u8,
     pub(crate) assignment: RelayAssignment,
     pub(crate) access: EdgeAccess,

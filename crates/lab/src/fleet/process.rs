@@ -137,7 +137,6 @@ impl FleetProcess {
         Some(format!("{status}: {}", self.last_line()))
     }
 
-    /// The log so far.
     pub(crate) fn log_text(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }

@@ -87,7 +87,6 @@ pub(crate) struct FailureImpact {
     pub(crate) stall_s: f64,
 }
 
-/// Results of a broadcast.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub(crate) struct Broadcast {
     #[serde(flatten)]

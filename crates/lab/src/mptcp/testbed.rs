@@ -74,12 +74,10 @@ impl PathVariant {
     }
 }
 
-/// Configuration of a testbed.
 #[derive(Clone, Debug)]
 pub(crate) struct TestbedConfig<'a> {
     /// The links; the first one is the default route.
     pub(crate) links: &'a [LinkSpec],
-    /// Events of the links.
     pub(crate) events: &'a [LinkEvent],
     /// Directory or file that the server serves.
     pub(crate) served_file: &'a Path,

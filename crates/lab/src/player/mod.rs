@@ -44,7 +44,6 @@ pub(crate) struct PlayerConfig {
     pub(crate) time_limit: Duration,
 }
 
-/// Results of one playback.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct PlaybackResult {
     /// Playback time (P in the paper).

@@ -9,7 +9,7 @@
 //! 2. `--sim` runs the same in virtual time, within a minute, and stores nothing, because it is quickly repeated.
 //! 3. `--quick` simulates all artefacts once and runs one lab case, scaled down. It ends within a minute. Where the
 //!    machine does not permit a lab, it reports that and omits the lab case.
-//! 4. `--kept` prints the tables of the stored file again without measuring, with the commits and machines of its
+//! 4. `--stored` prints the tables of the stored file again without measuring, with the commits and machines of its
 //!    sessions. So a figure in the documentation can be compared with the file that it was taken from.
 //! 5. An option without effect is refused ([`check_options`]): it must not suggest a measurement that was not made.
 
@@ -59,8 +59,8 @@ pub(crate) struct ReproduceArgs {
     continues: bool,
     /// Print the tables of the stored results with their commits and machines; measure nothing. Use the same
     /// --scale, --runs and --clients as for the results.
-    #[arg(long = "kept", conflicts_with_all = ["sim", "quick", "continues"])]
-    uses_kept: bool,
+    #[arg(long = "stored", conflicts_with_all = ["sim", "quick", "continues"])]
+    uses_stored: bool,
     /// Print one JSON object per figure, one per line.
     #[arg(long)]
     json: bool,
@@ -108,7 +108,7 @@ impl ReproduceArgs {
     /// Description of the machine, the first line of the tables. For stored results their machines and commits have
     /// been printed already.
     fn host_line(&self) -> String {
-        match self.uses_kept {
+        match self.uses_stored {
             true => format!("From {}; no new measurements.", self.results_file().display()),
             false => HostInfo::current().to_line(),
         }
@@ -119,7 +119,7 @@ impl ReproduceArgs {
 /// line names the file, which has the sessions of the measurements.
 fn print_rows<'a>(args: &ReproduceArgs, rows: impl IntoIterator<Item = &'a ResultRow>) {
     let mut session = store::session_record(args.scale);
-    session["kept"] = serde_json::json!(args.uses_kept.then(|| args.results_file()));
+    session["stored"] = serde_json::json!(args.uses_stored.then(|| args.results_file()));
     print_line(&serde_json::json!({ "session": session }).to_string());
     rows.into_iter().for_each(|row| print_line(&serde_json::to_string(row).unwrap_or_default()));
 }
@@ -137,7 +137,7 @@ Examples:
       BASS's figures 5 and 8 to 12 in virtual time: the paper's numbers beside ours.
   marline-lab reproduce bass --case F11,F12 --jobs 4
       In real time: edge, relay and origin over emulated links, 60 origins; stop with Ctrl-C, resume with --continue.
-  marline-lab reproduce bass --kept
+  marline-lab reproduce bass --stored
       The tables of evidence/bass/lab.jsonl, with the commits that they were measured at.
   marline-lab reproduce super --case F6 --sender cubic
       Super-aggregation's blackouts: plain TCP, the paper's freeze and ours.
@@ -224,7 +224,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     if args.quick {
         return quick(args, &paper, &scenario);
     }
-    if args.uses_kept {
+    if args.uses_stored {
         let outcomes = read_stored_results::<DownloadOutcome>(args)?;
         print_results(args, &paper, &latest_of_cases(outcomes, &scenario), Backend::Lab, 1.0);
         return Ok(0);

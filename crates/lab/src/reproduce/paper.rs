@@ -20,7 +20,6 @@ pub(super) struct PaperFigure {
     pub(super) policy: String,
     /// The measured quantity.
     pub(super) metric: &'static str,
-    /// Unit of the value.
     pub(super) unit: &'static str,
     /// The value; `None` where the table has a dash.
     pub(super) value: Option<f64>,

@@ -6,7 +6,7 @@
 //! Figures that need them, such as the peak and the 90th percentile of power (table 7.10), are therefore missing
 //! from tables made from this file.
 //!
-//! `--kept` prints the tables of a file without measuring ([`read_results`]). [`StoredResults`] shows the commits
+//! `--stored` prints the tables of a file without measuring ([`read_results`]). [`StoredResults`] shows the commits
 //! and machines of its sessions, because one file may mix several builds.
 
 use std::fmt;
@@ -129,7 +129,7 @@ impl<T: Persist> fmt::Display for StoredResults<T> {
         let unreliable_count = last.iter().filter(|one| one.is_unreliable()).count();
         write!(
             f,
-            "kept results of {} sessions ({}; + is a changed tree) on {}; {unreliable_count} of {} results are suspect",
+            "stored results of {} sessions ({}; + is a changed tree) on {}; {unreliable_count} of {} results are suspect",
             self.sessions.len(),
             commits.join(", "),
             machines.join("; "),
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(contents.results.len(), 3);
         assert_eq!(
             contents.to_string(),
-            "kept results of 3 sessions (43aa757+, 1 without a commit; + is a changed tree) on 2 cores of AMD EPYC, Linux 6.18; \
+            "stored results of 3 sessions (43aa757+, 1 without a commit; + is a changed tree) on 2 cores of AMD EPYC, Linux 6.18; \
              1 of 2 results are suspect"
         );
         assert!(read_results::<DownloadOutcome>(&path, 0.25).unwrap_err().to_string().contains("--scale 1.0"));

@@ -124,7 +124,7 @@ pub(crate) fn retain_cases(scenario: &mut Scenario, cases: &[String]) -> Result<
 /// The JSON record of a run: command line, seed, version, scenario, machine, results.
 pub(crate) fn result_record(scenario: &Scenario, results: &Results) -> serde_json::Value {
     let skipped: Vec<_> =
-        results.skipped.iter().map(|(item, reason)| json!({"what": item, "why": reason})).collect();
+        results.skipped.iter().map(|(item, reason)| json!({"item": item, "reason": reason})).collect();
     json!({
         "command": std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect::<Vec<_>>(),
         "seed": "run + 1",

@@ -25,7 +25,6 @@ use crate::results::{Backend, DownloadOutcome};
 use crate::{LabError, Payload, scenarios};
 pub(crate) use real::sha256;
 
-/// What to run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunPlan<'a> {
     /// Cases and clients.

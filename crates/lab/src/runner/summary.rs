@@ -12,7 +12,6 @@ use crate::results::{DownloadOutcome, SLOT_S, stats};
 /// The outcomes of one client in one case.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientOutcomes<'a> {
-    /// Name of the client.
     pub(crate) client: &'a str,
     /// Successful and failed outcomes.
     pub(crate) outcomes: Vec<&'a DownloadOutcome>,

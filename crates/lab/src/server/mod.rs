@@ -29,7 +29,6 @@ pub(crate) use temp_dir::remove_stale_dirs;
 /// Time that a server has to start listening.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running server.
 #[derive(Debug)]
 pub(crate) struct LabServer {
     child: Child,

@@ -35,7 +35,7 @@ fn record(args: &[&str]) -> Option<Value> {
 #[test]
 fn every_frame_arrives_while_links_fail_and_a_recovered_link_is_used_again() {
     let Some(record) = record(&["demo", "live", "--seconds", "16", "--cut", "carrier"]) else { return };
-    assert_eq!(record["whole"], true);
+    assert_eq!(record["complete"], true);
     let seen = &record["broadcast"];
     assert_eq!(seen["frames_sent"], 16 * 25);
     assert_eq!((&seen["frames_received"], &seen["missing"]), (&(16 * 25).into(), &0.into()));

@@ -30,7 +30,6 @@ pub(super) enum Framing {
     UntilClose,
 }
 
-/// A parsed head.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct ParsedHead {
     pub(super) head: ResponseHead,

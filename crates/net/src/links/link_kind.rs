@@ -144,7 +144,6 @@ pub(super) struct Sysfs {
 struct SysfsDevice {
     /// `DEVTYPE` from its uevent file; `wlan` also for old wireless drivers that lack it.
     devtype: Option<String>,
-    /// Name of the driver.
     driver: Option<String>,
     /// Whether a hardware device is behind the interface.
     has_hardware: bool,

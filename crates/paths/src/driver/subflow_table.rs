@@ -88,7 +88,6 @@ impl PendingJoin {
     }
 }
 
-/// State of one subflow.
 #[derive(Clone, Debug)]
 pub(super) struct Subflow {
     pub(super) id: SubflowId,

@@ -20,7 +20,6 @@
 use super::private_networks;
 use crate::transparent::policy_route::LAN_TRAFFIC;
 
-/// Name of the table.
 pub(super) const TABLE: &str = "marline-edge";
 
 /// The interfaces of a LAN: at least one, each with a name that is safe in nft syntax.

@@ -23,7 +23,6 @@ use super::nft_rules::{self, Lan};
 use super::private_networks;
 use crate::transparent::{NftError, nft};
 
-/// Name of the table.
 pub(super) const TABLE: &str = "marline-lan";
 
 /// Contents of the installed table.

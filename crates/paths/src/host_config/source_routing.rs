@@ -51,7 +51,6 @@ pub(super) struct LinkRoute {
 pub(super) enum RoutingStep {
     /// Sets the route in a link's table, replacing an existing one.
     SetRoute(Route),
-    /// Adds a rule.
     AddRule(SourceRule),
     /// Removes a rule of marline that is not needed any more.
     RemoveRule(SourceRule),

@@ -14,7 +14,6 @@ use marline_sys::netlink::{Protocol, Socket, is_overflow};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A subscription to events.
 #[derive(Debug)]
 pub(crate) struct EventSubscription {
     socket: AsyncFd<EventSocket>,

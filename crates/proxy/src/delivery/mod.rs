@@ -40,7 +40,6 @@ pub(crate) struct Delivery {
 /// Decisions of the stream that serves the current response.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct StreamDecisions {
-    /// Links on standby.
     pub(crate) standby_links: Vec<String>,
     /// The reason of the last change.
     pub(crate) last_reason: Option<&'static str>,

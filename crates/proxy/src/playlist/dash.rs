@@ -150,7 +150,6 @@ struct ElementScope<'a> {
 /// Values that an element inherits from those above it.
 #[derive(Clone, Default)]
 struct InheritedValues<'a> {
-    /// Duration of the period.
     period_duration: Option<Duration>,
     /// The innermost templates, in order of nesting.
     templates: Vec<InheritedTemplate<'a>>,

@@ -34,7 +34,6 @@ pub(crate) struct PlaylistInfo {
     pub(crate) target_duration: Option<Duration>,
     /// Parts that do not exist yet (preload hints). The server delays responses for them.
     pub(crate) preload_hints: Vec<Url>,
-    /// All URLs in it.
     pub(crate) urls: ListedUrls,
     /// Variables that it defines for the playlists that it names.
     pub(crate) variables: Vec<(String, String)>,
@@ -91,7 +90,6 @@ struct FollowedPlaylist {
 
 /// A segment of a followed playlist that was found by its URL.
 pub(crate) struct SegmentMatch {
-    /// The playlist.
     pub(crate) key: PlaylistKey,
     /// The destinations to which its URLs may lead.
     pub(crate) egress: EgressPolicy,

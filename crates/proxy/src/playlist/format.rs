@@ -6,9 +6,7 @@ use url::Url;
 /// The format of a playlist.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PlaylistFormat {
-    /// HLS.
     Hls,
-    /// DASH.
     Dash,
     /// Another format (PLS, ASX, XSPF, SMIL, …), which the proxy does not parse: it is passed on with marks.
     Other,

@@ -45,7 +45,6 @@ pub(crate) struct RewrittenPlaylist {
     pub(crate) target_duration: Option<Duration>,
     /// Why the text was passed on unparsed; `None`: it was parsed.
     pub(crate) parse_error: Option<String>,
-    /// All URLs in it.
     pub(crate) urls: ListedUrls,
     /// Parts that do not exist yet, which the player may request all the same (EXT-X-PRELOAD-HINT).
     pub(crate) preload_hints: Vec<Url>,

@@ -35,7 +35,6 @@ impl ListedUrls {
         Self { url_hashes: None, host_hashes: Some(BTreeSet::new()), has_templates: true, ..Self::default() }
     }
 
-    /// Adds a URL.
     pub(crate) fn add(&mut self, url: &Url) {
         let host_port = host_and_port(url);
         match host_port.split_once('$').zip(host_port.rsplit_once('$')).filter(|_| self.has_templates) {

@@ -21,7 +21,6 @@ pub(crate) struct Rendition {
     pub(crate) is_final: bool,
 }
 
-/// One segment.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct MediaSegment {
     pub(crate) url: Url,

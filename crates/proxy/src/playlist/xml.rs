@@ -154,7 +154,6 @@ impl<'a> XmlTree<'a> {
         Ok(id)
     }
 
-    /// The root element.
     pub(crate) const ROOT: ElementId = 0;
 
     /// The number of elements. Their IDs are consecutive, in the order of the text.

@@ -106,7 +106,6 @@ impl Body for ProxyBody {
     }
 }
 
-/// Bytes as a body.
 pub(crate) fn full_body(bytes: Bytes) -> ProxyBody {
     ProxyBody::Text(Full::new(bytes))
 }

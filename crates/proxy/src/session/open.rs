@@ -30,7 +30,6 @@ enum ResourceProbe {
     Ranges(Resource),
     /// Ranges without a strong validator, which may belong to different versions.
     WeakRanges(ResponseHead),
-    /// No ranges.
     NoRanges(ResponseHead),
 }
 

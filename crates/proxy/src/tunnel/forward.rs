@@ -30,7 +30,6 @@ use crate::client::stream::ClientStream;
 use crate::response::body::ProxyBody;
 use crate::response::own::text_response;
 
-/// Forwards one request.
 pub(crate) async fn forward_request(
     tunnels: &Tunnels,
     mut request: Request<Incoming>,

@@ -48,7 +48,6 @@ impl MirroredServers {
         (SocketAddr::new(address, port), u32::MAX - (conn.0 as u32).wrapping_mul(77) % 1000)
     }
 
-    /// Releases the port.
     pub(super) fn release_port(&mut self, conn: ConnId) {
         self.ports.retain(|_, owner| *owner != conn);
     }

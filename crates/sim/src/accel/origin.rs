@@ -96,7 +96,6 @@ impl OriginServer {
         Ok(())
     }
 
-    /// A fetch is canceled.
     pub(super) fn on_cancel(&mut self, fetch: u64) {
         self.fetches.remove(&fetch);
     }

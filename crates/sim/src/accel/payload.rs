@@ -9,12 +9,7 @@ use crate::tcp::Segment;
 #[derive(Clone, Debug)]
 pub(super) enum LinkPayload {
     /// From a server, as a value.
-    Segment {
-        /// Which flow.
-        flow: usize,
-        /// What.
-        segment: Segment,
-    },
+    Segment { flow: usize, segment: Segment },
     /// From the client, as bytes.
     Packet(Vec<u8>),
     /// From the server of a mirrored connection.
@@ -26,7 +21,6 @@ pub(super) enum LinkPayload {
 /// A piece of a fetched range.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Piece {
-    /// Its fetch.
     pub(super) fetch: u64,
     /// Its range within the fetch.
     pub(super) range: u32,

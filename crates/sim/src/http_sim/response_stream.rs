@@ -22,7 +22,6 @@ pub(super) struct ResponseStream {
 pub(super) enum StreamPiece {
     /// The server's part of a TLS handshake.
     Handshake,
-    /// Head of a response.
     Head(ReqId, Box<ResponseHead>),
     /// Part of a body: a range of a version of the file.
     Body(ReqId, Option<usize>, ByteRange),

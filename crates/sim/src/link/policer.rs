@@ -14,7 +14,6 @@ pub(super) struct Policer {
     refilled_at: Instant,
 }
 
-/// Tokens per byte.
 const TOKENS_PER_BYTE: u64 = 8_000_000_000;
 
 impl Policer {

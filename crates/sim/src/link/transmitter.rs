@@ -42,7 +42,6 @@ enum TransmitRate {
     },
 }
 
-/// Work per byte.
 const WORK_PER_BYTE: u64 = 8_000_000_000;
 
 impl Transmitter {

@@ -30,7 +30,6 @@ pub(super) struct Chunk {
 
 #[derive(Clone, Copy, Debug)]
 struct InFlight {
-    /// Number of the transmission.
     transmission: u64,
     sent_at: Instant,
     chunk: Chunk,

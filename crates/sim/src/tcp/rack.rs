@@ -25,7 +25,6 @@ pub(super) struct Rack {
 }
 
 impl Rack {
-    /// A segment was delivered.
     pub(super) fn on_delivered(&mut self, now: Instant, sent: &SentSegment, min_rtt: Duration) {
         let rtt = now.since(sent.sent_at);
         if sent.is_retransmitted && rtt < min_rtt {

@@ -34,7 +34,6 @@ use super::scoreboard::Scoreboard;
 use super::segment::{Segment, SeqRange};
 use super::undo::UndoState;
 
-/// Options of a sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SenderConfig {
     /// Whether spurious reductions are undone.

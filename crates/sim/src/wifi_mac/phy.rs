@@ -88,7 +88,6 @@ impl Modulation {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ProtectionFrames {
     None,
-    /// CTS-to-self of this duration.
     Cts(Duration),
     /// RTS and CTS with their durations.
     Rts(Duration, Duration),

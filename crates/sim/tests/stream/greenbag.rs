@@ -36,7 +36,6 @@ fn events(lines: &[String]) -> Vec<LinkEvent> {
     lines.iter().map(|event| event.parse().expect("an event")).collect()
 }
 
-/// Result of one run.
 struct RunResult {
     playback: PlaybackOutcome,
     joules: f64,

@@ -23,7 +23,7 @@ pub(crate) struct AckDelayQueue {
     queue: VecDeque<QueuedAck>,
 }
 
-/// A queued ACK.
+/// A delayed ACK: it was queued at `since` and is sent at `due`.
 #[derive(Clone, Debug)]
 struct QueuedAck {
     since: Instant,
@@ -38,7 +38,7 @@ pub(crate) struct AckInfo {
     pub(crate) ack: Ack,
     /// Its timestamp echo was rewritten (Eifel undo).
     pub(crate) has_rewritten_echo: bool,
-    /// The window scale.
+    /// The receiver's window scale, an exponent (RFC 7323).
     pub(crate) scale: u8,
 }
 

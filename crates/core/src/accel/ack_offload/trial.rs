@@ -16,11 +16,11 @@
 use crate::accel::ack_offload::options::AckOffloadOptions;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 
-/// A flow, now.
+/// Observations of a flow at one moment, from which the trial decides.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrialSample {
     pub(crate) now: Instant,
-    /// All bytes so far.
+    /// Bytes that the receiver has acknowledged since the flow was first seen.
     pub(crate) received: DataSize,
     /// The queueing delay of its newest packet; none: unknown.
     pub(crate) queue: Option<Duration>,
@@ -38,9 +38,9 @@ pub(crate) struct TrialSample {
     pub(crate) is_clear: bool,
     /// Nothing has been missing for a moment.
     pub(crate) has_no_holes: bool,
-    /// Holes are too frequent.
+    /// SACK holes are so frequent that offloading ACKs does not pay off.
     pub(crate) has_frequent_loss: bool,
-    /// The secondary link replies.
+    /// The gateway of the secondary link answers probes.
     pub(crate) is_link_ready: bool,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct TrialSample {
 pub(crate) struct OffloadTrial {
     options: &'static AckOffloadOptions,
     phase: Phase,
-    /// Trials so far.
+    /// Number of decided trials. Each one doubles the time until the next review, up to five times.
     trials: u32,
 }
 

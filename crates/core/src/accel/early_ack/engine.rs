@@ -51,7 +51,7 @@ pub(crate) struct EarlyAckEngine {
     reported_below: u64,
     /// Everything before this position has arrived or is early-acked.
     acked_or_received: u64,
-    /// Acknowledged and not arrived.
+    /// Ranges that were acknowledged to the sender and have not arrived.
     holes: Vec<EarlyAckedHole>,
     /// Of these, not handed out yet.
     to_fetch: Vec<PosRange>,
@@ -65,7 +65,7 @@ pub(crate) struct EarlyAckEngine {
     total_bytes: u64,
 }
 
-/// An early-acked range.
+/// A range that was acknowledged early at `since`.
 #[derive(Clone, Copy, Debug)]
 struct EarlyAckedHole {
     range: PosRange,
@@ -90,9 +90,9 @@ pub(crate) struct EarlyAckPolicy<'a> {
 /// What becomes of a segment that leaves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AckAction {
-    /// It leaves unchanged.
+    /// Send it unchanged.
     Forward,
-    /// It leaves with these fields.
+    /// Send it with these fields.
     Rewrite(AckRewrite),
     /// It would have these fields, without new information, and does not leave.
     Suppress(AckRewrite),
@@ -124,7 +124,7 @@ impl AckRewrite {
         }
     }
 
-    /// `ack` with these fields.
+    /// Returns `ack` with the rewritten fields, as the sender receives it.
     #[must_use]
     pub(crate) fn applied_to(&self, ack: &Ack) -> Ack {
         let fresh =

@@ -61,7 +61,7 @@ pub(crate) struct EarlyAckFlow {
     holes: u64,
 }
 
-/// Bytes that were injected.
+/// Fetched bytes that were given to the local stack at `at` and are repeated until it acknowledges them.
 #[derive(Clone, Debug)]
 struct InjectedRange {
     bytes: Vec<u8>,
@@ -76,7 +76,7 @@ pub(crate) struct EarlyAckLimits {
     pub(crate) allows_new: bool,
     /// How many more bytes may be missing.
     pub(crate) budget: u64,
-    /// The local window scale.
+    /// The local stack's window scale, an exponent (RFC 7323).
     pub(crate) scale: u8,
 }
 
@@ -274,7 +274,6 @@ impl EarlyAckFlow {
         }
     }
 
-    /// When to tick next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let early = self.http_map.has_no_request().then(|| self.opened + self.options.max_request_wait);
         let over = self

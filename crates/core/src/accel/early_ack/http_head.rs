@@ -33,9 +33,9 @@ pub enum NotFetchable {
     NoLength,
     /// The connection switches to another protocol.
     Upgraded,
-    /// Not a GET.
+    /// The method is not GET: repeating the request could have side effects.
     Method,
-    /// The request has credentials.
+    /// The request has a cookie or credentials, which are not sent again.
     Credentials,
     /// The target is not a path.
     Target,
@@ -43,7 +43,7 @@ pub enum NotFetchable {
     Status(u16),
     /// The response has a content coding, or several ranges.
     Encoded,
-    /// No strong validator.
+    /// The response has no strong ETag, so a second one could be of another file.
     NoValidator,
     /// The server supports no ranges.
     NoRanges,
@@ -84,7 +84,6 @@ impl fmt::Display for NotFetchable {
     }
 }
 
-/// A request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RequestHead {
     /// Whether its response has no body in any case.
@@ -95,7 +94,6 @@ pub(crate) struct RequestHead {
     pub(crate) repeated_request: Result<String, NotFetchable>,
 }
 
-/// A response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct ResponseHead {
     /// Whether another response to the same request follows (1xx).

@@ -67,7 +67,7 @@ pub struct HttpMap {
     not_fetchable: Option<NotFetchable>,
 }
 
-/// Both directions.
+/// Reassembled heads of both directions: requests (`up`) and responses (`down`).
 #[derive(Clone, Debug)]
 struct HeadReassemblers {
     up: HeadReassembler,
@@ -93,7 +93,7 @@ enum Verification {
     Sample(u64, Vec<u8>),
     /// The same bytes are being fetched.
     Requested(u64, Vec<u8>),
-    /// They were equal.
+    /// The fetched bytes were equal to the captured ones.
     Verified,
 }
 

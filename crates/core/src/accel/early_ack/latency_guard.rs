@@ -31,7 +31,6 @@ impl FetchLatencyGuard {
         Self { options, ..Self::default() }
     }
 
-    /// An outage has ended.
     pub(crate) fn on_outage_end(&mut self, now: Instant) {
         self.ignore_before = now + self.options.outage_settle;
     }

@@ -81,7 +81,6 @@ impl EarlyAckStage {
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));
     }
 
-    /// Time has passed.
     pub(crate) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) {
         let packets = self.flow.as_mut().map(|flow| flow.tick(now)).unwrap_or_default();
         outputs.extend(packets.into_iter().map(|packet| Output::Deliver(PacketBytes(packet))));

@@ -150,12 +150,10 @@ impl MirroredConnPool {
         conn.on_packet(now, segment).then_some(slot.link.link)
     }
 
-    /// Time has passed.
     pub(crate) fn tick(&mut self, now: Instant) {
         self.slots.values_mut().filter_map(|slot| slot.conn.as_mut()).for_each(|conn| conn.tick(now));
     }
 
-    /// When to tick next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.slots.values().filter_map(|slot| slot.conn.as_ref()?.deadline()).min()
     }

@@ -374,7 +374,6 @@ impl FlowState {
         self.early_ack.flow.as_ref()
     }
 
-    /// Its early ACK.
     pub(super) const fn early_ack_mut(&mut self) -> &mut EarlyAckStage {
         &mut self.early_ack
     }

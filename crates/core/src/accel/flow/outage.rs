@@ -78,7 +78,6 @@ impl FlowState {
         }
     }
 
-    /// Time has passed.
     pub(crate) fn tick(
         &mut self,
         now: Instant,
@@ -109,7 +108,6 @@ impl FlowState {
         self.early_ack.tick(now, outputs);
     }
 
-    /// When to tick next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let early_ack = self.early_ack.flow.as_ref().and_then(EarlyAckFlow::deadline);
         [

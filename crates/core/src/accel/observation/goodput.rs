@@ -9,12 +9,12 @@ pub(crate) struct GoodputEstimator {
     /// Number of the slot that is being filled; the slots before it within the window count.
     current: u64,
     first: u64,
-    /// All bytes so far.
+    /// Bytes acknowledged since the flow was first seen.
     total: u64,
 }
 
 impl GoodputEstimator {
-    /// So many more bytes were acknowledged.
+    /// Adds newly acknowledged bytes.
     pub(crate) fn on_bytes(&mut self, now: Instant, bytes: u32) {
         let slot = slot_of(now);
         if self.total == 0 {
@@ -33,7 +33,7 @@ impl GoodputEstimator {
         self.total += u64::from(bytes);
     }
 
-    /// All of it.
+    /// Bytes acknowledged since the flow was first seen.
     pub(crate) const fn total(&self) -> DataSize {
         DataSize::from_bytes(self.total)
     }

@@ -14,7 +14,7 @@ use crate::wire::packet::{Ack, Seq, SeqRange};
 pub(crate) struct SackHoles {
     /// One past the highest number that is known to have arrived.
     high: Option<Seq>,
-    /// Whether something is missing.
+    /// Whether the last ACK reported a hole.
     is_open: bool,
     /// When something was missing last.
     last_open: Option<Instant>,
@@ -80,7 +80,7 @@ impl SackHoles {
         self.long_hole_end.is_some()
     }
 
-    /// Whether something is missing.
+    /// Whether the last ACK reported a hole.
     pub(crate) const fn is_open(&self) -> bool {
         self.is_open
     }
@@ -95,7 +95,7 @@ impl SackHoles {
         self.last_open
     }
 
-    /// How many there were.
+    /// Number of holes since the flow was first seen.
     pub(crate) const fn count(&self) -> u64 {
         self.count
     }

@@ -41,7 +41,7 @@ pub(crate) struct OutageDetector {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Nothing is expected.
+    /// No flow expects packets, so silence is no sign of an outage.
     Idle,
     /// Without activity until then the link is suspected; so many suspicions in a row were refuted.
     Up {
@@ -171,7 +171,6 @@ impl OutageDetector {
         }
     }
 
-    /// Time has passed.
     pub(crate) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) -> Option<OutageEvent> {
         if self.deadline().is_none_or(|due| now < due) {
             return None;
@@ -199,7 +198,6 @@ impl OutageDetector {
         }
     }
 
-    /// When to tick next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Idle => None,

@@ -18,12 +18,12 @@ use crate::accel::outage::options::OutageOptions;
 use crate::accel::status::MechanismReport;
 use crate::units::{Duration, Instant};
 
-/// Recovery of one flow.
+/// Sends restart ACKs for one flow during and after an outage of its link.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OutageRecovery {
     options: &'static OutageOptions,
     state: State,
-    /// When data came last.
+    /// Time at which data last arrived.
     last_data: Option<Instant>,
     /// The link has been down since then.
     is_waiting: bool,
@@ -46,7 +46,7 @@ enum State {
     },
 }
 
-/// Restart ACKs are due.
+/// Phase of the outage to which the due restart ACKs belong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum RestartAck {
     /// During the outage: they may not get through.
@@ -75,7 +75,7 @@ impl OutageRecovery {
         }
     }
 
-    /// Data has come.
+    /// Data has arrived: the sender transmits, so the recovery is complete.
     pub(crate) fn on_data(&mut self, now: Instant) {
         self.state = State::Idle;
         (self.last_data, self.is_waiting) = (Some(now), false);
@@ -113,7 +113,6 @@ impl OutageRecovery {
         }
     }
 
-    /// When to tick next.
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         match self.state {
             State::Idle => None,

@@ -55,7 +55,6 @@ impl AddressFamilies {
 /// What is known of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LinkInfo {
-    /// Which link.
     pub(crate) link: LinkId,
     /// Whether it is the primary link.
     pub(crate) is_primary: bool,
@@ -72,7 +71,6 @@ pub(crate) struct LinkInfo {
 /// The link of a mirrored connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ConnLink {
-    /// Which link.
     pub(crate) link: LinkId,
     /// How often it may carry an ACK.
     pub(crate) ack_interval: Duration,

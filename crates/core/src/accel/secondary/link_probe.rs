@@ -93,7 +93,6 @@ impl LinkProber {
         }
     }
 
-    /// Which link.
     pub(crate) const fn link_id(&self) -> LinkId {
         self.link.link
     }
@@ -178,7 +177,6 @@ impl LinkProber {
         }
     }
 
-    /// Time has passed.
     pub(crate) fn tick(&mut self, now: Instant, outputs: &mut VecDeque<Output>) {
         if self.next_probe.is_none_or(|due| now < due) {
             return;
@@ -198,7 +196,6 @@ impl LinkProber {
         outputs.push_back(Output::Probe { link: self.link.link, sequence: self.next_sequence });
     }
 
-    /// When to tick next.
     pub(crate) const fn deadline(&self) -> Option<Instant> {
         self.next_probe
     }
@@ -218,7 +215,6 @@ impl LinkProber {
         self.link.up.is_some() || self.rate_cap.is_some()
     }
 
-    /// Its configuration.
     pub(crate) const fn link(&self) -> &SecondaryLink {
         &self.link
     }

@@ -28,7 +28,6 @@ use crate::link::LinkId;
 use crate::units::{Bitrate, DataSize, Duration, Instant};
 use crate::wire::packet::{Ack, AddrPair, FourTuple as Key};
 
-/// All secondary links.
 #[derive(Debug)]
 pub(super) struct SecondaryLinks {
     options: &'static SecondaryLinkOptions,
@@ -46,7 +45,6 @@ struct ManagedLink {
 }
 
 impl SecondaryLinks {
-    /// The configured links.
     pub(super) fn new(options: &'static SecondaryLinkOptions, configured: &[SecondaryLink]) -> Self {
         let link_state = |link: &SecondaryLink| ManagedLink {
             prober: LinkProber::new(options, *link),
@@ -202,7 +200,6 @@ impl SecondaryLinks {
         }
     }
 
-    /// Time has passed.
     pub(super) fn tick(&mut self, now: Instant, primary: LinkId, outputs: &mut VecDeque<Output>) {
         for ManagedLink { prober: interface, ack_sender: offloader } in &mut self.links {
             interface.tick(now, outputs);
@@ -245,7 +242,6 @@ impl SecondaryLinks {
         })
     }
 
-    /// Their status.
     pub(super) fn statuses(&self, now: Instant) -> impl Iterator<Item = LinkStatus> + '_ {
         self.links.iter().map(move |ManagedLink { prober: interface, .. }| LinkStatus {
             link: interface.link_id(),

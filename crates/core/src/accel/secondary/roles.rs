@@ -17,7 +17,6 @@ use crate::units::{Bitrate, Duration};
 /// What is known of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LinkCharacteristics {
-    /// Which.
     pub(crate) link: LinkId,
     /// The rate that it delivers.
     pub(crate) down: Bitrate,
@@ -30,7 +29,6 @@ pub(crate) struct LinkCharacteristics {
 /// The links for each task, the first choice first.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Roles {
-    /// For ACKs.
     pub(crate) acks: Vec<LinkId>,
     /// For fetched bytes.
     pub(crate) fetch: Vec<LinkId>,

@@ -132,7 +132,6 @@ impl UnfreezeRetry {
         Some(if self.probes_next { Resend::Sweep } else { Resend::Probe })
     }
 
-    /// When to tick next.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.next.map(|(at, _)| at)
     }

@@ -9,7 +9,7 @@ use super::Mirrors;
 use super::verification::Mismatch;
 use crate::fetch::link::Link;
 use crate::fetch::transfers::Transfers;
-use crate::fetch::{ByteRange, Notice, Output, UrlId};
+use crate::fetch::{ByteRange, Notice, UrlId};
 use crate::link::LinkId;
 
 impl Mirrors {
@@ -25,7 +25,7 @@ impl Mirrors {
             transfers.close_all();
         }
         if let Some(range) = range {
-            transfers.outputs.push_back(Output::Verify { range });
+            transfers.verify(range);
         }
     }
 
@@ -48,9 +48,8 @@ impl Mirrors {
     /// mirror is used from now on, and the next mismatch has one.
     fn on_piece_mismatch(&mut self, transfers: &mut Transfers, range: ByteRange) -> bool {
         let contributors = self.verification.contributors(range);
-        transfers.coverage.invalidate(range);
+        transfers.invalidate(range);
         self.verification.forget_delivered(range);
-        transfers.rebuild_claims();
         match contributors.as_slice() {
             // Bytes of an earlier run that were damaged since: they are fetched again.
             [] => transfers.notice(Notice::DigestMismatch { range, mirror: None }),

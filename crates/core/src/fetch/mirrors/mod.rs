@@ -25,7 +25,7 @@ use core::time::Duration;
 use super::link::{Link, LinkState};
 use super::resource::Phase;
 use super::transfers::Transfers;
-use super::{BanReason, ByteRange, Config, DigestScope, Failure, Notice, Output, TimerReason, UrlId};
+use super::{BanReason, ByteRange, Config, DigestScope, Failure, Notice, TimerReason, UrlId};
 use crate::link::LinkId;
 use crate::units::{DataSize, Instant};
 
@@ -174,7 +174,7 @@ impl Mirrors {
             return false;
         }
         self.switch_all_to_next_mirror(transfers, failure.to_string());
-        transfers.last_data = transfers.now;
+        transfers.restart_timeout();
         true
     }
 
@@ -200,7 +200,7 @@ impl Mirrors {
         self.list.set_current(next);
         self.restart_from(transfers, next);
         transfers.notice(Notice::LinkMirrorSwitched { link, previous, reason });
-        transfers.last_data = transfers.now;
+        transfers.restart_timeout();
         true
     }
 
@@ -257,7 +257,7 @@ impl Mirrors {
             _ => None,
         });
         let (Some(reason), until) =
-            (refusal.map(ToString::to_string), transfers.last_data + REFUSING_MIRROR_TIMEOUT)
+            (refusal.map(ToString::to_string), *transfers.last_data + REFUSING_MIRROR_TIMEOUT)
         else {
             return;
         };
@@ -288,7 +288,7 @@ impl Mirrors {
         let verified = self.verification.retain_verified();
         let keeps_data = !verified.is_empty();
         if keeps_data {
-            transfers.coverage.retain_only(&verified);
+            transfers.retain_received(&verified);
             transfers.resource.phase = Phase::Ranges;
         } else {
             self.discard_bytes(transfers);
@@ -302,14 +302,14 @@ impl Mirrors {
         // Connections may have been opened already in this turn; they are closed now, so open new ones soon.
         transfers.set_timer(transfers.now, TimerReason::Retry);
         if had_data && !keeps_data {
-            transfers.outputs.push_back(Output::Restart);
+            transfers.restart_storage();
         }
         had_data && !keeps_data
     }
 
     /// Discards all bytes and what was known of them.
     pub(super) fn discard_bytes(&mut self, transfers: &mut Transfers) {
-        transfers.coverage.restart();
+        transfers.discard_received();
         self.verification.discard();
     }
 

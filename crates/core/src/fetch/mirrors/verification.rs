@@ -35,7 +35,6 @@ pub(super) struct Verification {
 /// Bytes that do not match their digest.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Mismatch {
-    /// A piece.
     Piece,
     /// The whole file.
     File,

@@ -296,7 +296,7 @@ fn a_recovered_connection_owns_its_ranges_again() {
     }
     let first_request = driver.requests_on(A)[0].0;
     // Everything else is in flight, so the ranges of A are released. Then A delivers again.
-    crate::fetch::stall::release(&mut driver.fetch.transfers, A);
+    driver.fetch.transfers.release_requests(A);
     driver.deliver(first_request, 1000);
     assert!(driver.fetch.transfers.coverage.next_free(0, 65_536).is_none(), "free although it is in flight");
 }

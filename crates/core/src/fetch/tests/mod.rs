@@ -61,7 +61,6 @@ pub(super) struct TestDriver {
     pub(super) done: bool,
     pub(super) failed: Option<Failure>,
     pub(super) restarts: u32,
-    /// Ranges to verify.
     pub(super) verify: Vec<ByteRange>,
     /// Received bytes with the mirror that delivered them.
     pub(super) received: Vec<(UrlId, ByteRange)>,

@@ -26,7 +26,6 @@ pub(super) struct RelayRecord {
     pub(super) last_version: Option<StateVersion>,
 }
 
-/// All relays, by name.
 #[derive(Debug, Default)]
 pub(super) struct RelayTable {
     relays: BTreeMap<Name, RelayRecord>,

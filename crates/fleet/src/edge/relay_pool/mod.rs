@@ -93,7 +93,6 @@ pub(super) struct RelayPool {
     spares: Mutex<VecDeque<(Arc<RelayEntry>, Instant, RelayConn)>>,
     /// A spare connection was taken, or the relay list has changed.
     wake: Notify,
-    /// A relay has failed.
     relay_failed: Notify,
     /// The time of the next retry of a failed relay has changed.
     retry_changed: Notify,

@@ -23,7 +23,7 @@ use super::Bench;
 use crate::LabError;
 use crate::accel::{Contender, Medium, Queue, Stream, Topology, TrialResult};
 
-/// A row.
+/// A row of the table: the queue that the flows share, and its losses.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -32,7 +32,7 @@ struct Case {
     accelerated: usize,
     /// Loss of the link, as a description writes it.
     bursts: Option<&'static str>,
-    /// In a million, of the accelerated flow's own hop.
+    /// Loss rate on a hop of the accelerated flow alone, in packets per million.
     hop: u32,
 }
 
@@ -57,7 +57,7 @@ const CASES: [Case; 12] = [
     Case { hop: 30_000, ..case("hop 3%", Queue::Time(100)) },
 ];
 
-/// Who takes a turn.
+/// The runs that are compared in each round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// No flow is accelerated.

@@ -20,7 +20,7 @@ use crate::accel::{Contender, Topology};
 #[derive(Clone, PartialEq, Debug)]
 struct Cell {
     name: &'static str,
-    /// Everything if empty.
+    /// Names of the enabled mechanisms, separated by commas; empty: the default ones.
     mechanisms: &'static str,
     secure: bool,
     kbps: u32,

@@ -85,7 +85,7 @@ pub(super) fn units(bench: &Bench) -> Result<Vec<BenchRun<'_>>, LabError> {
     Ok((0..runs).map(unit).collect())
 }
 
-/// One file.
+/// Downloads one file under random conditions and compares each byte.
 fn one(bench: &Bench, sheet: &mut ReportTable, run: u32, payload: &Payload) -> Result<(), LabError> {
     let (drawn, contender) =
         (random_case(run), if bench.includes_accel { Contender::with_early_ack() } else { Contender::Plain });

@@ -104,7 +104,7 @@ const CASES: [&str; 11] = [
     "cost",
 ];
 
-/// What all cases share.
+/// Options and resources that all cases use.
 struct Bench {
     cases: Cases,
     runs: Option<u32>,

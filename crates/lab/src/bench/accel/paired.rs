@@ -36,7 +36,7 @@ pub(super) enum Requirement {
 /// A row of the table.
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    /// `loss 50ms`.
+    /// Name of the row, such as `loss 50ms`.
     pub(super) name: String,
     pub(super) is_tls: bool,
     /// The length of each outage.
@@ -120,7 +120,7 @@ fn each(
     pair.judge(sheet, row);
 }
 
-/// Who is measured.
+/// The runs that are compared in each pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Plain,

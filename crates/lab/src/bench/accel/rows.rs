@@ -9,7 +9,6 @@ use super::Bench;
 use super::paired::{self, Requirement, Row};
 use crate::accel::{Contender, Topology};
 
-/// A row.
 struct RowSpec {
     case: &'static str,
     row: &'static str,
@@ -20,7 +19,7 @@ struct RowSpec {
     down: u32,
     /// Seconds of each outage.
     outage_s: u64,
-    /// The client sends.
+    /// The client uploads instead of downloading.
     up: bool,
     requirements: &'static [Requirement],
 }

@@ -39,7 +39,6 @@ pub(super) struct ChurnArgs {
     min_gain: Bitrate,
 }
 
-/// Result of one second.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct ChurnSecond {
     gap: f64,

@@ -76,7 +76,6 @@ pub(super) fn run(bench: &FleetBench, report: &mut ReportTable, direction: Direc
     Ok(())
 }
 
-/// Name of the case.
 fn case(direction: Direction) -> &'static str {
     match direction {
         Direction::Up => "upload",

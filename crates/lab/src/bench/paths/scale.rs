@@ -160,7 +160,6 @@ fn open_connections(lab: &Lab, count: u32, name: &str) -> io::Result<Vec<Connect
     connections.into_inner().map_err(|_| io::Error::other("a thread panicked"))
 }
 
-/// Number of active connections.
 const ACTIVE_CONNECTIONS: u32 = 100;
 /// Rate at which each of them reads.
 const RATE_PER_CONNECTION: Bitrate = Bitrate::from_bits_per_sec(200_000);

@@ -202,7 +202,7 @@ pub(super) fn run(args: &ProxyArgs) -> Result<u8, LabError> {
         "slow" => playback::slow(&mut report, args.runs),
         _ => many_players::run(&mut report, args.runs, args.pause),
     })?;
-    let row = |row: &ProxyReportRow| json!({"row": row, "bound": row.bound(), "word": row.verdict()});
+    let row = |row: &ProxyReportRow| json!({"row": row, "bound": row.bound(), "verdict": row.verdict()});
     let rows = report.rows.iter().map(row).collect();
     cases::finish(file, "", &table(&report), &rows, report.problems)
 }

@@ -24,7 +24,6 @@ pub(super) struct Playback<'a> {
     pub(super) fixture: &'a Mp4Fixture,
 }
 
-/// Results of a playback.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlaybackSummary {
     /// Time from the request to the first frame, in seconds.

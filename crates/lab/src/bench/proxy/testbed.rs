@@ -116,7 +116,6 @@ impl ProxyTestbed {
     }
 }
 
-/// A running proxy.
 pub(super) struct ProxyProcess {
     child: Child,
     pub(super) address: SocketAddr,

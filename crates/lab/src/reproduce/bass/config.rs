@@ -34,7 +34,6 @@ pub(super) struct RelayPosition {
     pub(super) to_origin: PathSegment,
 }
 
-/// Route of an upload.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum UploadRoute {
     /// Plain TCP to the origin over the link with this index: B_o(c) is the best of these.

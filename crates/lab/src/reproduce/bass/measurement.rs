@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use super::config::{UploadCase, UploadRoute};
 use crate::reproduce::measurement::{self, MeasuredValues, MeasurementId};
 
-/// Result of one upload.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct UploadResult {
     pub(super) mbps: f64,

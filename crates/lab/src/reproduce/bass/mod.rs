@@ -41,7 +41,7 @@ use rows::Results;
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let chosen = Selection::parse(&args.cases)?;
     let backend = if args.sim { Backend::Sim } else { Backend::Lab };
-    if args.uses_kept {
+    if args.uses_stored {
         let cells = super::read_stored_results::<UploadMeasurement>(args)?;
         let effort = Effort { runs: args.runs.unwrap_or(1), quick: false, includes_fleet: false };
         return Ok(print_results(args, &chosen, &chosen.cases(effort, backend), &cells, None, backend));

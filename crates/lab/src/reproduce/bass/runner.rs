@@ -15,7 +15,6 @@ use crate::mptcp::http_client::STOPPED_BY_USER;
 use crate::reproduce::result_set::ResultSet;
 use crate::worker_pool::JOB_COST;
 
-/// Measures in real time.
 pub(super) fn measure_real(
     cases: &[UploadCase],
     results: &ResultSet<UploadId, UploadResult>,

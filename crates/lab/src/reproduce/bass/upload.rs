@@ -69,7 +69,6 @@ fn to_result(timeline: &[u64], length: Duration) -> UploadResult {
     UploadResult::rounded(mbps(Duration::ZERO), mbps(settled))
 }
 
-/// Connects over a device.
 fn connect_over(device: &str, target: SocketAddr, limit: Duration) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
     socket.bind_device(Some(device.as_bytes()))?;

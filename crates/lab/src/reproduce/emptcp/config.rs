@@ -82,10 +82,7 @@ pub(super) enum Work {
     /// Downloads one file over one connection.
     File(DataSize),
     /// Downloads an endless file for a given time.
-    Timed {
-        /// The time.
-        length: Duration,
-    },
+    Timed { length: Duration },
     /// Loads the web page ([`crate::mptcp::web_page`]).
     Page,
 }
@@ -95,7 +92,6 @@ pub(super) enum Work {
 pub(super) struct RunConfig {
     /// Wi-Fi, then LTE.
     pub(super) links: Vec<LinkSpec>,
-    /// The work.
     pub(super) work: Work,
 }
 

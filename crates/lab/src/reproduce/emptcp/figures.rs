@@ -203,7 +203,6 @@ const SECTION_5_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::EmptcpSettled,
     EmptcpClient::Marline,
 ];
-/// Clients of the grid.
 const GRID_CLIENTS: &[EmptcpClient] = &[
     EmptcpClient::TcpWifi,
     EmptcpClient::Mptcp,

@@ -50,7 +50,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         return run_simulated(args);
     }
     let figures = if args.quick { figures::quick_cases() } else { figures_of(args)? };
-    if args.uses_kept {
+    if args.uses_stored {
         let cells = super::read_stored_results::<DownloadMeasurement>(args)?;
         return Ok(print_measured(args, &figures, &cells));
     }

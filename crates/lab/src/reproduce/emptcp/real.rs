@@ -62,7 +62,6 @@ pub(super) struct RunResult {
     pub(super) dropped_before_emulator: u64,
 }
 
-/// Result of one link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct LinkResult {
     pub(super) name: String,

@@ -150,12 +150,10 @@ impl RunConfig {
         self
     }
 
-    /// The links.
     pub(super) fn specs(&self) -> impl Iterator<Item = &LinkSpec> {
         self.links.iter().map(|(spec, _)| spec)
     }
 
-    /// The video.
     pub(super) const fn video(&self) -> &MediaProfile {
         &self.video
     }

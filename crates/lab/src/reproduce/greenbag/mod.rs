@@ -49,7 +49,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
         let figures = figures_of(args, &wanted, Effort::FULL)?;
         return Ok(print_results(args, &figures, None, &run_simulated(args, &figures)));
     }
-    let (figures, cells) = if args.uses_kept {
+    let (figures, cells) = if args.uses_stored {
         (figures_of(args, &wanted, Effort::LAB)?, super::read_stored_results::<PlaybackMeasurement>(args)?)
     } else {
         prepare_run(Backend::Lab)?;
@@ -64,9 +64,9 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     };
     let figures = measurements::measured_figures(figures, &cells);
     let each = |figure: &FigureCase, policy, run| measurements::result_with_optimum(&cells, figure, policy, run);
-    notice(if args.uses_kept { "computing the clairvoyant's results" } else { COMPARISON_NOTE });
+    notice(if args.uses_stored { "computing the clairvoyant's results" } else { COMPARISON_NOTE });
     let real = with_unreliable_counts(runner::run_all(&figures, each, |_| {}), &figures, &cells);
-    let compared = if args.uses_kept { Vec::new() } else { run_simulated(args, &figures) };
+    let compared = if args.uses_stored { Vec::new() } else { run_simulated(args, &figures) };
     Ok(print_results(args, &figures, Some(&real), &compared))
 }
 

@@ -96,7 +96,6 @@ impl MeasuredValues for PlaybackValues {
 /// and joules within 1 % of those in virtual time; at a third neither was.
 const MAX_CPU_WAIT: f64 = 0.1;
 
-/// Result of one link.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct LinkResult {
     pub(super) name: String,
@@ -225,7 +224,6 @@ impl PlaybackRunner {
 /// Address of the proxy; it is free, because the network namespace is new.
 const LISTEN_ADDRESS: &str = "127.0.0.1:8480";
 
-/// A running proxy.
 struct ProxyProcess {
     child: Child,
     media_addr: std::net::SocketAddr,

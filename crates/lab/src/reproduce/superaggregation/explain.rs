@@ -11,7 +11,7 @@ use crate::Congestion;
 use crate::accel::Contender;
 use crate::results::stats;
 
-/// What is compared.
+/// Results of one figure point: those of a variant, and those of plain TCP in the same runs.
 pub(super) struct ExplainInput<'a> {
     pub(super) sender: Congestion,
     pub(super) case: &'a FigurePoint,
@@ -26,7 +26,7 @@ pub(super) struct ExplainInput<'a> {
 const NEAR_IDEAL_PERCENT: f64 = 85.0;
 
 impl ExplainInput<'_> {
-    /// See the [module](self).
+    /// Explains the difference from the paper in one sentence; none: there is none to explain.
     pub(super) fn explanation(&self) -> Option<String> {
         let parts = [
             self.freeze_reason(),

@@ -12,7 +12,6 @@ use crate::reproduce::measurement::{self, MeasuredValues, MeasurementId};
 use crate::server::Payload;
 use crate::{Congestion, EmulationReport, LabError};
 
-/// Which measurement.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(super) struct MeasurementPoint {
     pub(super) artefact: String,
@@ -21,7 +20,7 @@ pub(super) struct MeasurementPoint {
     pub(super) variant: String,
     pub(super) sender: String,
     pub(super) run: u32,
-    /// How long it was, in seconds.
+    /// Duration of the measurement in seconds.
     pub(super) length_s: u64,
 }
 
@@ -47,10 +46,10 @@ impl fmt::Display for MeasurementPoint {
     }
 }
 
-/// What came of it.
+/// A measurement point with its result or its problem.
 pub(super) type PointMeasurement = measurement::Measurement<MeasurementPoint, RunResult>;
 
-/// See the [module](self).
+/// Figures of one run, as they are stored in `evidence/super/lab.jsonl`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct RunResult {
     /// Why the figures should not be trusted.

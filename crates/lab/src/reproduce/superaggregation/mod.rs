@@ -61,7 +61,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     };
     let cases = chosen.cases(args.quick, &args.clients)?;
     let is_selected = |case: &FigurePoint| chosen.includes_point(case);
-    let cells = if args.uses_kept {
+    let cells = if args.uses_stored {
         super::read_stored_results::<PointMeasurement>(args)?
     } else {
         match prepare_run(Backend::Lab) {

@@ -119,7 +119,6 @@ impl Results<'_> {
         cells.iter().filter_map(ratio).collect()
     }
 
-    /// In percent.
     fn ideal_percent(&self, case: &FigurePoint, sender: Congestion, cells: &[NumberedRun<'_>]) -> Vec<f64> {
         let Some(variant) = case.variants.iter().find(|candidate| candidate.name == IDEAL) else {
             return Vec::new();

@@ -27,7 +27,6 @@ use marline_core::units::{Bitrate, DataSize, Duration};
 /// The timing of a video, as far as its container contains it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum VideoTiming {
-    /// The duration.
     Duration(Duration),
     /// Duration and size of successive fragments, from the first byte of the file.
     Fragments(Vec<(Duration, DataSize)>),

@@ -23,7 +23,7 @@ use crate::accel::status::MechanismReport;
 use crate::units::{Bitrate, Duration, Instant};
 use crate::wire::packet::{Ack, TcpTimestamp};
 
-/// Where an ACK leaves.
+/// Link over which an ACK is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum AckPath {
     /// It may leave over a secondary link.
@@ -32,7 +32,7 @@ pub(crate) enum AckPath {
     Delayed(Duration),
 }
 
-/// State of one flow.
+/// Selects the link of each ACK of one flow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AckPathSelector {
     options: &'static AckOffloadOptions,
@@ -41,7 +41,7 @@ pub(crate) struct AckPathSelector {
     path_delay: PathDelay,
     delay_queue: AckDelayQueue,
     assumed_path: AssumedPath,
-    /// Whether ACKs are offloaded.
+    /// Whether ACKs may take the secondary link now: the trial allows it, and the flow is eligible.
     is_on: bool,
     /// Until when packets of the flow must be captured.
     capture_until: Option<Instant>,
@@ -72,7 +72,7 @@ pub(crate) struct OffloadCandidate<'a> {
     pub(crate) last_ack: Option<Ack>,
     /// The next ACKs must arrive as they are.
     pub(crate) is_exact: bool,
-    /// The receiver's window scale.
+    /// The receiver's window scale, an exponent (RFC 7323).
     pub(crate) scale: u8,
 }
 
@@ -219,7 +219,6 @@ impl AckPathSelector {
         has_failed
     }
 
-    /// When to tick next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         [self.delay_queue.due(), self.delivery_deadline].into_iter().flatten().min()
     }
@@ -240,7 +239,6 @@ impl AckPathSelector {
         }
     }
 
-    /// The trial.
     pub(crate) const fn trial(&self) -> &OffloadTrial {
         &self.trial
     }

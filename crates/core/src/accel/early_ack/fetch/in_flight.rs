@@ -8,15 +8,14 @@ use crate::accel::seq_space::PosRange;
 use crate::link::LinkId;
 use crate::units::{DataSize, Duration, Instant};
 
-/// A fetch in flight.
+/// A range request that was sent over one link and is not complete.
 #[derive(Clone, Debug)]
 pub(super) struct InFlightFetch {
     pub(super) link: LinkId,
-    /// When it is late.
+    /// Deadline. After it, open ranges are requested over another link.
     pub(super) due: Instant,
     /// How long after a range the next one may take; none: a range that came does not extend the deadline.
     pub(super) range_timeout: Option<Duration>,
-    /// When it was sent.
     pub(super) sent_at: Instant,
     /// How much its link had to deliver up to its end.
     pub(super) bytes_ahead: DataSize,
@@ -25,7 +24,7 @@ pub(super) struct InFlightFetch {
     pub(super) parts: Vec<InFlightRange>,
 }
 
-/// One of its ranges.
+/// A range of a fetch, with the flow that misses it.
 #[derive(Clone, Debug)]
 pub(super) struct InFlightRange {
     pub(super) flow: u64,
@@ -38,7 +37,7 @@ pub(super) struct InFlightRange {
     pub(super) timeout_count: u32,
     /// Whether it was late and requested elsewhere.
     pub(super) is_retried: bool,
-    /// Answered, or obsolete.
+    /// The range was answered, or the flow no longer needs it.
     pub(super) is_closed: bool,
     /// Answered: an obsolete range still comes, while others of its fetch are wanted.
     pub(super) is_received: bool,

@@ -21,11 +21,11 @@ pub(super) struct FetchLink {
     pub(super) info: LinkInfo,
     /// Requests from before the last late one no longer use capacity.
     since: Instant,
-    /// The measured rate.
+    /// Smoothed rate of the fetches; none: nothing was measured yet.
     pub(super) measured_rate: Option<Bitrate>,
-    /// All that was received.
+    /// Bytes received over the link in all fetches.
     pub(super) total: DataSize,
-    /// The fastest response.
+    /// Shortest latency of a response.
     min_latency: Option<Duration>,
     /// When something was late last.
     last_overdue: Option<Instant>,

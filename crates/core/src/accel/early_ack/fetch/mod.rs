@@ -44,14 +44,12 @@ pub(crate) struct FetchRequest {
     pub(crate) server: SocketAddr,
 }
 
-/// Bytes that came.
+/// Fetched bytes for a hole of a flow.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct FetchedRange {
-    /// The flow.
     pub(crate) flow: u64,
     /// Their first position in the flow's sequence space.
     pub(crate) start: u64,
-    /// The bytes.
     pub(crate) bytes: Vec<u8>,
     /// Latency of the response; none: from a mirrored connection.
     pub(crate) latency: Option<Duration>,
@@ -63,7 +61,7 @@ pub(crate) struct FetchedRange {
 #[derive(Clone, Debug)]
 struct WaitingRange {
     request: FetchRequest,
-    /// Not before this time.
+    /// Earliest time of the request.
     due: Instant,
     /// How often it was requested, and how often that was not answered in time.
     tries: u32,
@@ -103,7 +101,7 @@ impl RangeFetcher {
         }
     }
 
-    /// A flow misses bytes.
+    /// Queues the bytes that a flow misses, in pieces.
     pub(crate) fn request(&mut self, now: Instant, request: FetchRequest) {
         // In pieces, so that a piece that is lost costs no more than a piece.
         let mut start = request.range.start;

@@ -65,7 +65,7 @@ pub enum RepairState {
 /// A packet of a repair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RepairPacket {
-    /// For the local stack.
+    /// Give it to the local stack, as if it had been received.
     Deliver(PacketBytes),
     /// For the server, over the flow's own link.
     Send(PacketBytes),

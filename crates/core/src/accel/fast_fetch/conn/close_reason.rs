@@ -15,12 +15,12 @@ pub(crate) enum CloseReason {
     Differs,
     /// The secondary link delivers nothing, or no port could be reserved.
     LinkUnavailable,
-    /// Too much was skipped.
+    /// More bytes than `max_skipped` were acknowledged without being kept.
     Waste,
 }
 
 impl CloseReason {
-    /// In a few words.
+    /// The reason as a clause for the status.
     pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Done => "finished",

@@ -45,7 +45,7 @@ pub(crate) use close_reason::CloseReason;
 use pacer::{AckPacer, SEGMENT};
 use wanted::WantedRanges;
 
-/// One mirrored connection.
+/// A second connection to the flow's server that requests the same resource over a secondary link.
 #[derive(Clone, Debug)]
 pub(crate) struct MirroredConn {
     options: &'static FastFetchOptions,
@@ -67,13 +67,13 @@ pub(crate) struct MirroredConn {
     received: PosRangeSet,
     /// The position of the resource's first byte.
     body_start: u64,
-    /// What was acknowledged.
+    /// Position up to which the server's data was acknowledged.
     acked: u64,
     /// One past the highest byte that came.
     highest: u64,
     /// How far the flow itself has come in the resource.
     flow_offset: u64,
-    /// When that was reported.
+    /// Time of the last report of `flow_offset`.
     flow_seen: Instant,
     wanted: WantedRanges,
     /// When the connection last advanced, or was probed.
@@ -93,7 +93,7 @@ pub(crate) struct MirroredConn {
 pub(crate) struct ConnOutputs {
     /// Packets for the secondary link.
     pub(crate) packets: Vec<Vec<u8>>,
-    /// Bytes that were wanted.
+    /// Received bytes that fill holes of the flow.
     pub(crate) fetched: Vec<FetchedRange>,
     /// What is to be fetched otherwise.
     pub(crate) returned: Vec<FetchRequest>,
@@ -200,7 +200,6 @@ impl MirroredConn {
         if self.phase == Phase::Advancing && has_time { self.options.max_range } else { 0 }
     }
 
-    /// Time has passed.
     pub(crate) fn tick(&mut self, now: Instant) {
         let expired = self.wanted.take_overdue(now);
         if !expired.is_empty() {
@@ -268,7 +267,6 @@ impl MirroredConn {
         }
     }
 
-    /// When to tick next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let due = match self.phase {
             Phase::Closed(_) => None,

@@ -3,15 +3,24 @@
 //! Connections and requests begin and end only here, so that each command to the driver and its bookkeeping stay
 //! together. The rules that decide which of them are needed are in other modules.
 //!
+//! The fields that these rules concern can be read everywhere and changed only here ([`ReadOnly`]); [`changes`] has the
+//! changes after a request was sent.
+//!
 //! 1. Sending a request claims its bytes in the coverage map. When the request or its connection ends early, the bytes
 //!    that it has not delivered are free again.
 //! 2. HTTP/2 cancels one response with a stream reset, HTTP/1.1 only by closing the connection (RFC 9112 §9.3).
 //! 3. Requests and connections are limited by the link's [`token_bucket`](super::token_bucket).
 
+mod changes;
+mod read_only;
+
+pub(super) use changes::AnsweredRequest;
+
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use self::read_only::ReadOnly;
 use super::conn::{Conn, INITIAL_RANGE, Req};
 use super::coverage::Coverage;
 use super::link::Link;
@@ -29,21 +38,21 @@ pub(crate) struct Transfers {
     pub(super) config: Config,
     pub(super) now: Instant,
     pub(super) links: Links,
-    pub(super) conns: BTreeMap<ConnId, Conn>,
-    pub(super) reqs: BTreeMap<ReqId, Req>,
-    pub(super) coverage: Coverage,
+    pub(super) conns: ReadOnly<BTreeMap<ConnId, Conn>>,
+    pub(super) reqs: ReadOnly<BTreeMap<ReqId, Req>>,
+    pub(super) coverage: ReadOnly<Coverage>,
     pub(super) resource: Resource,
     /// Limits and defects that each mirror's servers have shown.
     pub(super) quirks: QuirksByMirror,
     pub(super) reader: Reader,
     /// When body bytes last arrived on any link, or when the timeout was last restarted.
-    pub(super) last_data: Instant,
+    pub(super) last_data: ReadOnly<Instant>,
     /// Whether an owning machine (`stream`) chooses the ranges; none: there is no owner.
-    pub(super) external_control: Option<bool>,
+    external_control: Option<bool>,
     next_conn: u32,
     next_req: u32,
     timer: Option<(Instant, TimerReason)>,
-    pub(super) outputs: VecDeque<Output>,
+    outputs: VecDeque<Output>,
 }
 
 impl Transfers {
@@ -51,13 +60,13 @@ impl Transfers {
         Self {
             now: Instant::ZERO,
             links: Links::new(config.metered),
-            conns: BTreeMap::new(),
-            reqs: BTreeMap::new(),
-            coverage: Coverage::new(config.resume.as_ref()),
+            conns: ReadOnly::new(BTreeMap::new()),
+            reqs: ReadOnly::new(BTreeMap::new()),
+            coverage: ReadOnly::new(Coverage::new(config.resume.as_ref())),
             resource: Resource::new(config.resume.as_ref()),
             quirks: QuirksByMirror::default(),
             reader: Reader::new(config.reader_window),
-            last_data: Instant::ZERO,
+            last_data: ReadOnly::new(Instant::ZERO),
             external_control: None,
             next_conn: 0,
             next_req: 0,
@@ -125,18 +134,18 @@ impl Transfers {
 
     /// Forgets a connection and its requests; `notify_driver` makes the driver close it.
     pub(super) fn remove_conn(&mut self, id: ConnId, notify_driver: bool) {
-        let Some(conn) = self.conns.remove(&id) else { return };
+        let Some(conn) = self.conns.write().remove(&id) else { return };
         if let Some(link) = self.links.get_mut(&conn.link) {
             link.conns.retain(|other| *other != id);
         }
         for req in &conn.reqs {
-            self.reqs.remove(req);
+            self.reqs.write().remove(req);
         }
         self.resource.pending.remove_lost(|pending| pending.conn == id);
         if !conn.reqs.is_empty() {
             // Other requests may have counted on duplicates from this connection. They are responsible for all of their
             // bytes again. The markers are reset for all requests, because they do not name the duplicating request.
-            for req in self.reqs.values_mut() {
+            for req in self.reqs.write().values_mut() {
                 req.duplicated_from = u64::MAX;
             }
             self.rebuild_claims();
@@ -147,9 +156,9 @@ impl Transfers {
     }
 
     pub(super) fn remove_req(&mut self, id: ReqId) {
-        let Some(req) = self.reqs.remove(&id) else { return };
+        let Some(req) = self.reqs.write().remove(&id) else { return };
         self.resource.pending.remove_lost(|pending| pending.req == id);
-        if let Some(conn) = self.conns.get_mut(&req.conn) {
+        if let Some(conn) = self.conns.write().get_mut(&req.conn) {
             conn.reqs.retain(|other| *other != id);
         }
     }
@@ -179,7 +188,7 @@ impl Transfers {
     }
 
     pub(super) fn rebuild_claims(&mut self) {
-        self.coverage.rebuild_claims(self.reqs.values().filter(|req| !req.is_released).map(Req::remaining));
+        self.coverage.write().rebuild_claims(self.reqs.values().filter(|req| !req.is_released).map(Req::remaining));
     }
 
     /// Sends a request; every request passes through here. A range is limited to the link's budget and to the size that
@@ -212,7 +221,7 @@ impl Transfers {
         if let Some(link) = self.links.get_mut(&link) {
             link.token_buckets.requests.take(self.now);
         }
-        let Some(conn) = self.conns.get_mut(&conn_id) else { return false };
+        let Some(conn) = self.conns.write().get_mut(&conn_id) else { return false };
         let id = ReqId(self.next_req);
         self.next_req += 1;
         if conn.reqs.is_empty() {
@@ -237,8 +246,8 @@ impl Transfers {
             duplicated_from: u64::MAX,
             is_released: false,
         };
-        self.reqs.insert(id, req);
-        self.coverage.claim(range);
+        self.reqs.write().insert(id, req);
+        self.coverage.write().claim(range);
         self.outputs.push_back(Output::Request { req: id, conn: conn_id, range: requested, if_range });
         true
     }
@@ -271,7 +280,7 @@ impl Transfers {
         self.next_conn += 1;
         let node = link.target();
         link.conns.push(id);
-        self.conns.insert(id, Conn::new(link_id, link.mirror, node, self.now));
+        self.conns.write().insert(id, Conn::new(link_id, link.mirror, node, self.now));
         self.outputs.push_back(Output::Connect { conn: id, link: link_id, url: node.url, address: node.address });
     }
 
@@ -334,7 +343,7 @@ impl Transfers {
         let Some(link) = self.links.get(&id) else { return };
         let newest: Vec<ConnId> = link.conns.iter().rev().take(count).copied().collect();
         for id in newest {
-            match self.conns.get_mut(&id) {
+            match self.conns.write().get_mut(&id) {
                 Some(conn) if conn.reqs.is_empty() => self.remove_conn(id, true),
                 Some(conn) => conn.is_draining = true,
                 None => {}
@@ -344,8 +353,8 @@ impl Transfers {
 
     /// Sets the size: open-ended requests get their end, and requests behind the end become empty.
     pub(super) fn set_total(&mut self, total: DataSize) {
-        self.coverage.set_total(total);
-        for req in self.reqs.values_mut() {
+        self.coverage.write().set_total(total);
+        for req in self.reqs.write().values_mut() {
             req.range.end = req.range.end.min(total.bytes()).max(req.next_offset);
         }
         self.rebuild_claims();
