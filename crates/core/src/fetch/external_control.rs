@@ -86,7 +86,8 @@ impl Transfers {
     }
 
     /// Requests the first run of unrequested bytes in `range`, as far as one request may cover it. Returns the
-    /// requested range; none if there are no such bytes, or if the link has no token or budget.
+    /// requested range; none if there are no such bytes, or if the link has no token (limit on the rate of requests) or
+    /// data budget left.
     pub(crate) fn request_on(&mut self, slot: ConnSlot, range: ByteRange) -> Option<ByteRange> {
         let free = self.next_unrequested(range)?;
         if !self.send_request(slot.conn, RequestRange::Bounded(free)) {
