@@ -42,7 +42,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// Policy `marline` with the radios of the GreenBag paper, a window of 32 MB, and no video.
+    /// Policy `marline` with the radios of the GreenBag paper, a reader window of 32 MB, metered links in use, and no
+    /// video.
     fn default() -> Self {
         let window = Some(DataSize::from_bytes(32_000_000));
         Self {
@@ -124,7 +125,7 @@ impl FromStr for Objective {
 pub struct InitialEstimate {
     /// The link.
     pub link: LinkId,
-    /// Mean rate of the link.
+    /// Mean rate of the link; zero: not known.
     pub rate: Bitrate,
     /// Whether the link was on standby at the end of that run.
     pub is_standby: bool,

@@ -7,7 +7,7 @@
 //! 1. A stream owns a [`Fetch`] machine. Connections, response heads, validators, captive portals, bans, stalls and
 //!    coverage belong to the download. The stream only chooses which link requests which range next, which requests are
 //!    canceled, and which links are on standby. It controls the download through a handful of methods
-//!    (`fetch::external_scheduler`), which take effect in the same turn.
+//!    (`fetch::external_control`), which take effect in the same turn.
 //! 2. One turn: the input goes to the download; the download's outputs are noted (each request is a subsegment of some
 //!    link) and forwarded; bytes that have arrived in order go to the player model and to the driver; then the policy
 //!    gives its commands, and the download's `tick` ends the turn.
