@@ -105,9 +105,9 @@ pub struct Report {
     pub link_delta_s: Option<f64>,
     /// Body bytes that were received and not needed.
     pub wasted_bytes: u64,
-    /// CPU time of this process (user and system), in seconds.
+    /// CPU time of this process since its start (user and system), in seconds; in a batch that of all downloads so far.
     pub cpu_s: f64,
-    /// Peak resident memory of this process.
+    /// Peak resident memory of this process since its start.
     pub peak_rss_bytes: u64,
     /// Bytes stored by an earlier run.
     pub resumed_bytes: u64,

@@ -5,8 +5,8 @@
 //!
 //! The following rules are tested against a model of a file system that loses any subset of the unsynced writes:
 //!
-//! 1. Each byte is written once, at once, to `FILE.part`. `FILE` appears by a rename when all bytes are complete,
-//!    verified and synced. An older `FILE` is replaced at that moment and not earlier.
+//! 1. Each byte is written once, at once, to `FILE.part`. `FILE` appears by a rename when all bytes are complete and
+//!    verified, and, if the file has a journal, synced. An older `FILE` is replaced at that moment and not earlier.
 //! 2. `FILE.part.journal` records which bytes are stored. It is created after 1 MB or 1 s, and only for files with
 //!    a known size and a strong validator. After a crash of the process its `written` records hold, after a crash
 //!    of the host only its `synced` records. `partial_file` has the order of system calls that ensures this.
@@ -264,7 +264,7 @@ impl Store {
         }
     }
 
-    /// Sets the expected checksum of the full file. Call it before the first [`Store::write`].
+    /// Sets the expected checksum of the full file. For a stream, call it before the first [`Store::write`].
     pub fn expect_checksum(&mut self, checksum: Checksum) {
         match &mut self.backend {
             Backend::File(_) => self.checksum = Some(checksum),
