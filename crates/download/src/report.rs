@@ -20,11 +20,12 @@ pub struct Progress {
     pub checked_bytes: Option<u64>,
     /// Rate of all links together over about the last second, in bit/s.
     pub rate: f64,
-    /// Seconds since the start.
+    /// Seconds since the start of this download.
     pub elapsed_s: f64,
     /// Remaining seconds at this rate; none: the size or the rate is unknown.
     pub eta_s: Option<f64>,
-    /// All links, in the order of the run.
+    /// The links that the download may use, in the order in which they became known. A link that is held back (`--mptcp`,
+    /// or a data budget that another file of the batch uses) is missing.
     pub links: Vec<LinkProgress>,
 }
 
@@ -45,7 +46,7 @@ pub struct BatchProgress {
     pub size: Option<u64>,
     /// Rate of all files together, in bit/s.
     pub rate: f64,
-    /// Seconds since the start.
+    /// Seconds since the start of the batch.
     pub elapsed_s: f64,
 }
 
@@ -98,7 +99,7 @@ pub struct Report {
     /// was opened). Null: MPTCP was not requested. If it is `spoken`, the bytes of all links are counted for the
     /// first one, and the energy is null.
     pub mptcp: Option<&'static str>,
-    /// All links, in the order of the run.
+    /// All links, in the order in which they became known.
     pub links: Vec<LinkReport>,
     /// Seconds between the last bytes of the first and of the last link to finish; null: fewer than two links were
     /// in use.

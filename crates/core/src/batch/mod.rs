@@ -389,5 +389,6 @@ const SPARE_TIME: Duration = Duration::from_millis(1000);
 const SPARE_TIME_AFTER_GAIN: Duration = Duration::from_millis(300);
 /// Duration of a probe: connections open and leave slow start.
 const SETTLE_TIME: Duration = Duration::from_millis(2000);
+/// Time from an unsuccessful probe of a link to the next one; it doubles with each, up to the maximum.
 const INITIAL_PROBE_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);

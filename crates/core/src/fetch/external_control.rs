@@ -74,7 +74,7 @@ impl Transfers {
         })
     }
 
-    /// The same with the conservative rate, which does not overestimate after losses.
+    /// Like [`conn_slot`](Self::conn_slot), with the conservative rate, which does not overestimate after losses.
     pub(crate) fn conservative_slot(&self, link: LinkId) -> Option<ConnSlot> {
         let slot = self.conn_slot(link)?;
         let rate = self.conns.get(&slot.conn)?.conservative_rate(self.now);

@@ -62,8 +62,8 @@ pub(super) struct Link {
 }
 
 /// Last resort of the only usable link. A server that has served ranges and now refuses them may still serve the whole
-/// file. It is requested once between two received bytes, before the link is banned. The stored bytes are kept until
-/// that response has been accepted.
+/// file. It is requested once, before the link is banned, and again only if bytes have arrived since. The stored bytes are
+/// kept until that response has been accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum FullRequest {
     /// Not yet, or bytes have arrived since.

@@ -183,7 +183,8 @@ impl ConnCountController {
 const MIN_GAIN_DIVISOR: u64 = 10;
 /// A queueing delay below this is measurement noise.
 const QUEUEING_NOISE: Duration = Duration::from_millis(6);
-/// The download must take at least this long, or a new connection does not pay for its slow start.
+/// The rest of the download must take at least this long, and this many RTTs, or a new connection does not pay for its
+/// slow start.
 const MIN_TIME_LEFT: Duration = Duration::from_millis(1500);
 const MIN_TIME_LEFT_RTTS: u32 = 20;
 /// Time in which new connections reach their rate.

@@ -2,8 +2,8 @@
 //!
 //! 1. A connection gets a request when its bytes in flight fall below [`Conn::target_in_flight`], so that it never
 //!    idles. The connection that runs empty first is served first.
-//! 2. A request covers what the connection delivers in 300 ms, or 60 ms in slow start and within four seconds of the end;
-//!    more if its target requires it, but at most the connection's quota of the remaining bytes
+//! 2. A request covers what the connection delivers in 300 ms (60 ms in slow start, and in the last four seconds); more
+//!    if its target, or the server's delay or limits, require it, but at most the connection's quota of the remaining bytes
 //!    ([`super::water_filling`]). Near the end the quotas shrink until all connections finish together.
 //! 3. Bytes are requested from the front. So an in-order reader never waits for bytes that nothing has requested, and
 //!    no request reaches beyond the reader's window.

@@ -271,7 +271,8 @@ impl LinkChoice {
         self.find(link)?.failure.map(|failed| failed.kind)
     }
 
-    /// Links over which new connections do not start, with the reason. Slow links are not included.
+    /// Links that new connections try after all others, because they failed, with the kind of the failure. Slow links are
+    /// not included.
     pub fn failing_links(&self) -> Vec<(String, LinkFailure)> {
         let failed = self
             .links

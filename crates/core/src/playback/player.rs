@@ -152,8 +152,8 @@ impl Player {
         self.update_reading();
     }
 
-    /// Continues a player of which this video is one part: `lead_time` of earlier parts is still to be played before
-    /// its first byte, or its position is `position`.
+    /// Continues a player of which this video is one part: everything before `upto` has arrived, and `lead_time` of earlier
+    /// parts is still to be played before its first byte, or its position is `position`.
     pub fn resume_part(
         &mut self,
         now: Instant,

@@ -34,7 +34,7 @@ pub struct Config {
     pub energy: Model,
     /// Prices of the links' bytes, for [`Objective::Cost`]. Links without an entry cost nothing.
     pub prices: Vec<LinkPrice>,
-    /// What an earlier run learnt about the links.
+    /// What earlier streams learnt about the links: those for the previous segments or ranges of the video.
     #[serde(default)]
     pub initial_estimates: Vec<InitialEstimate>,
     /// Parameters of the GreenBag policies.
@@ -119,7 +119,7 @@ impl FromStr for Objective {
     }
 }
 
-/// What an earlier run learnt about one link.
+/// What earlier streams learnt about one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InitialEstimate {
@@ -127,7 +127,7 @@ pub struct InitialEstimate {
     pub link: LinkId,
     /// Mean rate of the link; zero: not known.
     pub rate: Bitrate,
-    /// Whether the link was on standby at the end of that run.
+    /// Whether the link was on standby at the end of the last one.
     pub is_standby: bool,
 }
 

@@ -142,7 +142,7 @@ impl Stream {
         self.fetch.transfers().is_standby(link)
     }
 
-    /// What was learnt about the links, to be passed to a later run as [`Config::initial_estimates`].
+    /// What was learnt about the links, to be passed to a later stream as [`Config::initial_estimates`].
     pub fn estimates(&self) -> Vec<InitialEstimate> {
         self.scheduler.estimates()
     }
@@ -386,6 +386,6 @@ impl Machine for Stream {
     }
 }
 
-/// How often a link that is used alone is checked. Our choice: GreenBag polls the player periodically (§IV-C) without
-/// giving an interval.
+/// How often the active links are checked while others are on standby, and how long none may be active before all are
+/// activated. Our choice: GreenBag polls the player periodically (§IV-C) without giving an interval.
 const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(250);

@@ -391,8 +391,8 @@ impl Store {
         }
     }
 
-    /// Stores bytes at an offset. Costs one system call for a file and one copy for a stream. It never waits for a
-    /// disk or a reader.
+    /// Stores bytes at an offset. Costs one system call for a file, seldom a second one for its journal, and one copy for a
+    /// stream. It never waits for a disk or a reader.
     ///
     /// # Errors
     /// The disk is full or fails, the reader is gone, or the bytes exceed the window of a stream.
@@ -437,7 +437,7 @@ impl Store {
         }
     }
 
-    /// Discards all stored bytes, because the file has changed.
+    /// Discards all stored bytes: the download begins again, for example because the file has changed.
     ///
     /// # Errors
     /// The bytes cannot be discarded, or the reader of a stream has consumed some of them.

@@ -248,7 +248,7 @@ impl<D: FileSystem> PartialFile<D> {
         Some(self.recorded_at + RECORD_INTERVAL)
     }
 
-    /// Discards all bytes, because the file has changed. Rule 5: the journal goes first.
+    /// Discards all bytes: the download begins again. Rule 5: the journal goes first.
     pub(super) fn restart(&mut self) -> Result<(), StoreError> {
         self.remove_journal()?;
         self.fs.truncate(&self.file, 0).map_err(|e| StoreError::io(&self.paths.part, "truncating", e))?;
