@@ -21,6 +21,10 @@
 //! stream, and its outputs come back wrapped. A second machine beside `fetch` was rejected because two thirds of it
 //! would be the same code. Policies inside `fetch` were rejected because a download knows nothing of a player's
 //! deadlines and of the energy that radios use.
+//!
+//! `scheduler` is marline's policy; `newsvendor` decides for it whether the costly link goes on standby, and `objective`
+//! gives the cost of a byte. `greenbag` is GreenBag's policy, and `load_balancer` divides segments for it. `link` has the
+//! outstanding ranges and the goodput of each link.
 
 mod config;
 mod event;

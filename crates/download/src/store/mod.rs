@@ -25,6 +25,11 @@
 //!
 //! Writing with aio or io_uring was rejected: a `pwrite` into the page cache is a copy, and at these rates a copy
 //! by another thread costs more than it saves.
+//!
+//! `partial_file` decides what is written, recorded and synced when. `journal_file` writes the journal, from the ranges
+//! that `coalesce` merges; `resume` reads it. `fs` and `fsync_thread` are the system calls; `paths` and `portable_name`
+//! choose names. `stream_writer`, `memory_stream` and `sequential_file` write in order, with `reorder_buffer`. `digest`
+//! computes checksums, and `completed_files` lists what needs no second download.
 
 mod coalesce;
 mod completed_files;
