@@ -291,7 +291,7 @@ mod tests {
         order(selector, at, host, SpreadMode::Auto)[0].clone()
     }
 
-    /// Opens an established connection.
+    /// Opens an established connection (`at` and `handshake` in ms), and returns its number.
     fn connect(selector: &mut LinkSelector, at: u64, link: &str, host: &str, handshake: u64) -> u64 {
         let at = Instant::from_millis(at);
         let id = selector.on_opening(at, link, &host_key(host));
@@ -299,7 +299,7 @@ mod tests {
         id
     }
 
-    /// Opens several connections at once, and counts those over each link.
+    /// Opens `count` connections at the same time (`at`, in ms), and counts those over `wifi` and over `wire`.
     fn spread(
         selector: &mut LinkSelector,
         at: u64,

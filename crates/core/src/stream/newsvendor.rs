@@ -99,6 +99,7 @@ mod tests {
     const MB: u64 = 1_000_000;
 
     /// GreenBag's radios at 3 Mbit/s each: an extra megabyte over LTE costs 4.37 J, a tail 15.12 J.
+    /// `remaining` bytes are missing; the other links are expected to bring `mean` of them, with a standard deviation of `spread`.
     fn newsvendor(remaining: u64, mean: u64, spread: u64) -> Newsvendor {
         Newsvendor {
             remaining: DataSize::from_bytes(remaining),
