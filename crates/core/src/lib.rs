@@ -9,8 +9,9 @@
 //! [`units`] → [`machine`] → [`wire`] → [`link`] → [`predict`] → [`energy`] → [`fetch`] → [`playback`] →
 //! [`stream`] → [`proxy`].
 //! Beside it, [`batch`] uses `fetch`; [`paths`] uses `energy`; [`accel`] uses `wire` and `link`; [`assign`] and
-//! [`link_choice`] use only `units`; [`fleet`] uses `assign`. [`printable`] and [`finding`] use none of them: every crate that prints
-//! text from outside escapes it with the one, and every check of a host reports with the other.
+//! [`link_choice`] use only `units`; [`fleet`] uses `assign`; [`decision_log`] uses `machine`. [`printable`] and
+//! [`finding`] use none of them: every crate that prints text from outside escapes it with the one, and every check of a
+//! host reports with the other.
 #![no_std]
 
 extern crate alloc;

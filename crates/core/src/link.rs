@@ -92,7 +92,8 @@ pub struct LinkProfile {
     pub kind: LinkKind,
     /// Whether each byte costs money.
     pub metered: bool,
-    /// Most bytes that the link may carry in this run; `None`: unlimited.
+    /// Most bytes that the link may carry; `None`: unlimited. A batch of downloads counts all its files together,
+    /// `marline paths` all its runs, the proxy each transfer alone.
     pub budget: Option<DataSize>,
     /// Highest rate at which the link may be used; `None`: unlimited.
     pub rate_limit: Option<Bitrate>,

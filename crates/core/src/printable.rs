@@ -52,8 +52,8 @@ pub fn mask_secrets(text: &str) -> String {
     mask_queries(&mask_logins(text))
 }
 
-/// Like [`mask_secrets`] for a value that should be one URL and may be malformed: everything up to its last `@` may be a
-/// login, except for a scheme.
+/// Masks the login, but no query, of a value that should be one URL and may be malformed: everything up to its last `@`
+/// may be a login, except for a scheme.
 pub fn mask_value(value: &str) -> Cow<'_, str> {
     let Some(login) = value.rfind('@').filter(|at| value[..*at].contains(':')) else { return Cow::Borrowed(value) };
     let scheme = value[..login].find("://").map_or(0, |at| at + 3);

@@ -111,8 +111,8 @@ pub(super) async fn tunnel_to(
             let resolution = resolver.resolve_for(egress.requester(), &host, interface, DNS_TIMEOUT).await;
             let addresses = resolution.map_err(TunnelTargetError::Dns)?.addresses;
             let first = addresses.iter().find(|address| check(**address).is_ok());
-            // Without an allowed address, the check of the first one yields the error. Without any, the proxy
-            // decides.
+            // Without an allowed address, the check of the first one yields the error. Without any address, the
+            // proxy decides.
             match (first, addresses.first()) {
                 (Some(address), _) => address.to_string(),
                 (None, Some(address)) => check(*address).map(|()| host.clone())?,

@@ -1,10 +1,10 @@
-//! The connections of a run, being dialed or open, and the requests on them.
+//! The connections of one transfer (a download, or a stream of the proxy), being dialed or open, and the requests on them.
 //!
 //! The driver opens connections, sends requests, accepts or cancels responses and closes connections. Polling a
 //! connection returns one [`SocketEvent`] at a time.
 //!
-//! 1. A name is resolved over the link that will carry the connection, and the result is cached for the run. After
-//!    a failed connection attempt the next one resolves the name again, because the addresses may be the cause. If
+//! 1. A name is resolved over the link that will carry the connection, and the result is cached for the transfer.
+//!    After a failed connection attempt the next one resolves the name again, because the addresses may be the cause. If
 //!    the machine gives the address, nothing is resolved.
 //! 2. A closed connection is dropped at once, with all its requests. With an [`IdlePool`], idle connections are
 //!    returned to the pool and taken from it.
@@ -35,7 +35,7 @@ use super::connect_options::{self, ConnectOptions, DNS_TIMEOUT, TunnelTargetErro
 use super::idle_pool::{IdlePool, PoolKey};
 use super::traffic::Traffic;
 
-/// All connections of a run; see the [module documentation](self).
+/// All connections of a transfer; see the [module documentation](self).
 pub(super) struct ConnTable {
     conns: BTreeMap<ConnId, ConnEntry>,
     /// The connection of each request that is not complete.
@@ -43,7 +43,7 @@ pub(super) struct ConnTable {
     dns_cache: BTreeMap<(LinkId, String), Resolution>,
     resolver: Rc<Resolver>,
     trust: TlsContext,
-    /// Idle connections that outlive the run; none: the run shares no connections.
+    /// Idle connections that outlive the transfer; none: it shares no connections with others.
     idle_pool: Option<IdlePool>,
     /// Counts sent bytes per link; none: they are not counted.
     traffic: Option<Rc<Traffic>>,
@@ -127,7 +127,7 @@ impl ConnTable {
         Self::with_shared(trust, Rc::new(Resolver::new()), None)
     }
 
-    /// An empty table that shares resolved names, idle connections and the count of sent bytes with other runs.
+    /// An empty table that shares resolved names, idle connections and the count of sent bytes with other transfers.
     pub(super) fn with_shared(
         trust: TlsContext,
         resolver: Rc<Resolver>,
@@ -165,8 +165,8 @@ impl ConnTable {
         if let (Some(idle_pool), Some(interface)) = (&self.idle_pool, &interface) {
             idle_pool.on_active(&interface.name);
         }
-        // Only the first connection of a run is taken from the pool, because it saves the user a wait. Further ones
-        // are opened again.
+        // Only the first connection to a server over a link is taken from the pool, because it saves the user a wait.
+        // Further ones are opened.
         let is_first =
             !self.conns.values().any(|entry| PoolKey::for_url(&entry.url, entry.interface.as_ref()) == key);
         // With a fixed address the pool is not used: a pooled connection may lead to another address.
@@ -200,7 +200,7 @@ impl ConnTable {
     }
 
     /// Opens a connection: name resolution, proxy tunnel, TCP and TLS. The future owns all it needs, so that a
-    /// spare connection may outlive the run.
+    /// spare connection may outlive the transfer.
     fn dial_future(
         &mut self,
         (link, url, at, egress): (LinkId, &Url, Option<IpAddr>, EgressPolicy),
@@ -299,7 +299,7 @@ impl ConnTable {
         }
     }
 
-    /// Ensures that each busy connection has a spare one in the pool for the next run. With HTTP/1.1, a response
+    /// Ensures that each busy connection has a spare one in the pool for the next transfer. With HTTP/1.1, a response
     /// cannot be cancelled without closing the connection. With HTTP/2 it can, but the data that the server has
     /// already passed to its kernel arrives first: half a second on a 3 Mbit/s link.
     pub(super) fn open_spares(&mut self) {
@@ -538,8 +538,8 @@ impl ConnTable {
 }
 
 impl Drop for ConnTable {
-    /// Returns idle connections to the pool for the next run. Busy ones are closed, so that their remaining data
-    /// does not delay the next run.
+    /// Returns idle connections to the pool for the next transfer. Busy ones are closed, so that their remaining data
+    /// does not delay the next transfer.
     fn drop(&mut self) {
         for (id, entry) in std::mem::take(&mut self.conns) {
             if self.requests.values().all(|conn_id| *conn_id != id) {

@@ -205,7 +205,8 @@ impl EarlyEnd {
 }
 
 /// Runs the driver to its result, waits for the reader of a stream, and reads the file again for its checksum,
-/// unless the batch is stopped first. `completed_after` is set to the time until the last byte was stored.
+/// unless the batch is stopped first. `completed_after` is set to the time until the last byte was stored, or consumed
+/// by the reader of a stream.
 async fn run_to_end(
     driver: &mut DownloadDriver<'_, Fetch>,
     member: &mut BatchMember,

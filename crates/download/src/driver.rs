@@ -122,7 +122,7 @@ impl<'a, M: DownloadMachine> DownloadDriver<'a, M> {
         }
     }
 
-    /// Time since the start of the run.
+    /// Time since the start of the transfer.
     pub(super) fn now(&self) -> Instant {
         Instant::ZERO + self.started_at.elapsed()
     }

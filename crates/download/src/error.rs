@@ -167,7 +167,8 @@ fn failure_kind(failure: &Failure) -> DownloadErrorKind {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DownloadErrorKind {
-    /// None of the other categories: the data budgets are used up, or the reader has gone away.
+    /// None of the other categories: the data budgets are used up, the reader has gone away, or the file has changed after
+    /// the reader got a part of it.
     Other,
     /// The time limit (`--max-time`) has expired.
     TimeLimit,

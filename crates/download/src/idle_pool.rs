@@ -1,11 +1,11 @@
 //! Pool of idle connections, kept for the next request to the same server.
 //!
-//! A run returns connections that it no longer needs, and may have a spare connection opened. The next run takes an
+//! A transfer returns connections that it no longer needs, and may have a spare one opened. The next transfer takes an
 //! open connection from the pool, so that a seek costs one RTT and no handshakes.
 //!
 //! 1. A connection is reused only for the same link, scheme, host and port, and only by a transfer that is allowed
 //!    to open it itself ([`EgressPolicy`]).
-//! 2. A busy connection is closed when its run ends early, with HTTP/2 as well: after a reset, the data of the old
+//! 2. A busy connection is closed when its transfer ends early, with HTTP/2 as well: after a reset, the data of the old
 //!    response that is in the server's kernel still arrives first. So while a connection is busy, a spare one is
 //!    opened beside it.
 //! 3. Connections that the server has closed are dropped. Each one is checked every second, and again before it is
@@ -15,7 +15,7 @@
 //! 5. No connection is kept over a standby link, until a transfer connects over that link again.
 //!
 //! One pool for busy and idle connections, as HTTP libraries have it, was rejected: busy connections belong to
-//! their run, whose driver polls them.
+//! their transfer, whose driver polls them.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

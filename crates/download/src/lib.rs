@@ -15,6 +15,11 @@
 //!
 //! To read the crate, start with `batch` (one run), then `download` (one file), `driver` (its event loop: from the
 //! socket's buffer to the file, and progress to the machine), then [`store`].
+//!
+//! `machine`, `log` and `energy` wrap the state machine, its decision log and its meter. `connections`, with
+//! `connect_options` and `idle_pool`, has the sockets; `uplinks` and `mptcp` decide which links they use, `url_table` with
+//! which URL, login and cookies, and `rate_limit` how fast they are read. `context` is what transfers of a program share,
+//! and `range_reader` a transfer for the proxy.
 
 mod batch;
 mod batch_context;

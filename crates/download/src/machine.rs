@@ -28,7 +28,7 @@ pub(super) trait DownloadMachine:
     /// Constructs the machine in its initial state.
     fn from_config(config: Self::Config) -> Self;
 
-    /// The state of the download: phase, sizes, received bytes, links.
+    /// The progress of the download: its size, received bytes, and the status of each link.
     fn status(&self) -> fetch::Status;
 }
 

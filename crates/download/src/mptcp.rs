@@ -54,8 +54,8 @@ impl MptcpGate {
         !is_held
     }
 
-    /// Records what an open connection speaks. Returns the links that are released, and a message if the outcome is
-    /// new.
+    /// Records whether an open connection uses MPTCP. Returns the links that are released, and a message if the outcome
+    /// is new.
     pub(super) fn on_mptcp_status(&mut self, status: MptcpStatus) -> (Vec<LinkId>, Option<&'static str>) {
         let Some(before) = self.outcome else { return Default::default() };
         let now = match status {

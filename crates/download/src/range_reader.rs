@@ -54,10 +54,11 @@ pub struct RangeDownload {
     pub basic_auth: Option<(String, String)>,
     /// Which addresses the URL may lead to.
     pub egress: EgressPolicy,
-    /// Configuration of the machine. The window, the resumed ranges and the prices are set by
-    /// `RangeDownloadTask::run`.
+    /// Configuration of the machine. The number of mirrors, the window, the resumed ranges, the prices and the initial
+    /// estimates are set by `RangeDownloadTask::run`.
     pub config: Config,
-    /// Interfaces in the order in which they should be used, the best one first.
+    /// Interfaces, the best one first. Decides the order in which links are reported to the machine where metering and
+    /// expected response time are equal.
     pub preferred_links: Vec<String>,
     /// Estimates from earlier transfers: interface, rate, and whether the link was in standby.
     pub link_estimates: Vec<(String, Bitrate, bool)>,

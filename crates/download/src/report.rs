@@ -20,11 +20,12 @@ pub struct Progress {
     pub checked_bytes: Option<u64>,
     /// Rate of all links together over about the last second, in bit/s.
     pub rate: f64,
-    /// Seconds since the start.
+    /// Seconds since the start of this download.
     pub elapsed_s: f64,
     /// Remaining seconds at this rate; none: the size or the rate is unknown.
     pub eta_s: Option<f64>,
-    /// All links, in the order of the run.
+    /// The links that the download may use, in the order in which they became known. A link that is held back (`--mptcp`,
+    /// or a data budget that another file of the batch uses) is missing.
     pub links: Vec<LinkProgress>,
 }
 
@@ -45,7 +46,7 @@ pub struct BatchProgress {
     pub size: Option<u64>,
     /// Rate of all files together, in bit/s.
     pub rate: f64,
-    /// Seconds since the start.
+    /// Seconds since the start of the batch.
     pub elapsed_s: f64,
 }
 
@@ -98,16 +99,16 @@ pub struct Report {
     /// was opened). Null: MPTCP was not requested. If it is `spoken`, the bytes of all links are counted for the
     /// first one, and the energy is null.
     pub mptcp: Option<&'static str>,
-    /// All links, in the order of the run.
+    /// All links, in the order in which they became known.
     pub links: Vec<LinkReport>,
     /// Seconds between the last bytes of the first and of the last link to finish; null: fewer than two links were
     /// in use.
     pub link_delta_s: Option<f64>,
     /// Body bytes that were received and not needed.
     pub wasted_bytes: u64,
-    /// CPU time of this process (user and system), in seconds.
+    /// CPU time of this process since its start (user and system), in seconds; in a batch that of all downloads so far.
     pub cpu_s: f64,
-    /// Peak resident memory of this process.
+    /// Peak resident memory of this process since its start.
     pub peak_rss_bytes: u64,
     /// Bytes stored by an earlier run.
     pub resumed_bytes: u64,

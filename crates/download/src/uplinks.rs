@@ -1,4 +1,5 @@
-//! The links of a run: which interface each link ID refers to, and the changes during the run.
+//! The links of one transfer (a download, or a stream of the proxy): which interface each link ID refers to, and the
+//! changes while it runs.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,7 +14,7 @@ use url::Url;
 
 use crate::name::{SuggestedName, suggest_name};
 
-/// The links of a run, by ID. An ID belongs to the name of an interface, even if the interface disappears and
+/// The links of a transfer, by ID. An ID belongs to the name of an interface, even if the interface disappears and
 /// returns.
 pub(super) struct Uplinks {
     links: Vec<Uplink>,
@@ -89,7 +90,7 @@ impl Uplinks {
         Ok((Self::without_monitor(vec![Uplink { interface: None, profile, is_up: true }], selection), lines))
     }
 
-    /// The same links with the same IDs, for another run. Costs no enumeration.
+    /// The same links with the same IDs, for another transfer. Costs no enumeration.
     pub(super) fn duplicate(&self) -> Self {
         let links = self.links.clone();
         let monitor = self.monitor.as_ref().map(|_| RetryingMonitor::new());
@@ -213,7 +214,7 @@ impl Uplinks {
                 }
             }
         }
-        // New interfaces get the next IDs. A run on this host itself has no interface and adds none.
+        // New interfaces get the next IDs. A transfer on this host itself has no interface and adds none.
         for (interface, profile) in found {
             let known = self.links.iter().any(|link| link.profile.name == profile.name);
             if !known && self.links.iter().all(|link| link.interface.is_some()) {

@@ -6,8 +6,9 @@
 //! 2. A redirect from https to http is not followed, because everyone on the path could change the file.
 //! 3. Which addresses a URL may lead to depends on the servers that named it ([`EgressPolicy`]).
 //! 4. Login, cookies and header fields of the user are sent only to the origin (scheme, host and port) for which
-//!    they were given. Fields that describe the client are also sent after redirects.
-//! 5. Cookies that servers set are sent back within the run, as RFC 6265 specifies ([`CookieJar`]).
+//!    they were given, unless the user sends them to all hosts. Fields that describe the client are also sent after
+//!    redirects.
+//! 5. Cookies that servers set are sent back as RFC 6265 specifies, by all transfers that share the [`CookieJar`].
 //! 6. A login in the target of a redirect is sent to the origin of that target, also after redirects within that
 //!    origin.
 //! 7. A mirror that a server or a Metalink file names gets none of these, and neither do its redirect targets.

@@ -32,7 +32,8 @@ struct ServerCounts {
     http1: AtomicUsize,
 }
 
-/// Resets each HTTP/2 stream, or closes the connection if `goes_away`. Over HTTP/1.1 it serves ranges of `data`.
+/// Resets each HTTP/2 stream, or closes the connection by a GOAWAY frame if `sends_goaway`. Over HTTP/1.1 it serves
+/// ranges of `data`.
 async fn serve(tls: TlsStream<TcpStream>, sends_goaway: bool, data: Arc<Vec<u8>>, counts: Arc<ServerCounts>) {
     if tls.get_ref().1.alpn_protocol() == Some(b"h2") {
         counts.http2.fetch_add(1, Ordering::Relaxed);

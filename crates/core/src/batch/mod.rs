@@ -377,8 +377,8 @@ impl Machine for Batch {
 
 /// The leader keeps a link unless another download has less than three quarters of the leader's remaining bytes.
 const PREEMPTION_DIVISOR: u64 = 4;
-/// A download that ends sooner than this lets the next one start in parallel. Our choice: a handshake and slow start on
-/// a path of 100 ms.
+/// A download that ends sooner than this lets the next one use its links in parallel. Our choice: a handshake and slow
+/// start on a path of 100 ms.
 const ENDING_WITHIN: Duration = Duration::from_millis(500);
 /// Downloads with at most this much left are always short: two first requests.
 const SHORT_JOB: DataSize = DataSize::from_kib(128);
@@ -389,5 +389,6 @@ const SPARE_TIME: Duration = Duration::from_millis(1000);
 const SPARE_TIME_AFTER_GAIN: Duration = Duration::from_millis(300);
 /// Duration of a probe: connections open and leave slow start.
 const SETTLE_TIME: Duration = Duration::from_millis(2000);
+/// Time from an unsuccessful probe of a link to the next one; it doubles with each, up to the maximum.
 const INITIAL_PROBE_INTERVAL: Duration = Duration::from_secs(4);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);

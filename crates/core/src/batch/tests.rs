@@ -21,6 +21,8 @@ struct File {
     began: Option<Instant>,
     ended: Option<Instant>,
     shares: BTreeMap<LinkId, LinkShare>,
+    /// In the last step, by link: the rate of this download, and whether it would have used less than its part of the
+    /// link because its server is slow.
     last_loads: BTreeMap<LinkId, (Bitrate, bool)>,
 }
 
@@ -48,6 +50,7 @@ struct World {
 }
 
 impl World {
+    /// Each link: its id, its rate in Mbit/s, and whether it has a budget.
     fn new(parallel: u32, links: &[(LinkId, u64, bool)], files: Vec<File>) -> Self {
         let mut batch = Batch::new(Config { jobs: files.len() as u32, parallel });
         for (link, _, budgeted) in links {
@@ -253,6 +256,7 @@ fn shares_change_rarely() {
     let mut world = World::new(4, &[(A, 8, false), (B, 3, false)], (1..=20).map(|n| file(n * MB)).collect());
     world.run();
     let seconds = world.now.as_secs_f64();
+    // Sixteen for each of the 20 files.
     assert!((world.share_changes as f64) < 20.0 * 4.0 * 4.0, "{} in {seconds} s", world.share_changes);
 }
 

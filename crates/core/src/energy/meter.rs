@@ -179,7 +179,7 @@ impl Meter {
     }
 }
 
-/// The share of `size` that falls into `part` of the duration `whole`.
+/// The share of `size` that falls into `part` of the duration `total`.
 fn portion(size: DataSize, part: Duration, total: Duration) -> DataSize {
     let bytes = u128::from(size.bytes()).saturating_mul(part.as_nanos()).checked_div(total.as_nanos());
     DataSize::from_bytes(bytes.and_then(|bytes| u64::try_from(bytes).ok()).unwrap_or(0))

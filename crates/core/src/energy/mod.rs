@@ -23,6 +23,10 @@
 //!
 //! Integrating power over small time steps was rejected: the result would depend on the step, and a step short
 //! enough for a promotion would need more computation than the transfer itself.
+//!
+//! `model` describes radios and devices, `model_file` parses them. `radio` is the state machine of one radio, `meter`
+//! combines the radios of a device, and `breakdown` converts times and bytes to joules. `eib` finds the links that need
+//! the least energy (eMPTCP).
 
 mod breakdown;
 mod eib;

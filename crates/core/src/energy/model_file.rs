@@ -20,7 +20,7 @@ use super::{ConcurrentDraw, Model, ModelError, PowerCurve, PowerStage, RadioMode
 use crate::link::LinkKind;
 use crate::units::{Bitrate, Duration, EnergyPerBit, Power, Ratio, parse_duration};
 
-/// Names and texts of the built-in models: the default first, then by age of the device.
+/// Names and texts of the built-in models: the default first, then by age of the device, the oldest first.
 pub const BUILT_IN: [(&str, &str); 9] = [
     ("typical", include_str!("../../models/typical.toml")),
     ("greenbag", include_str!("../../models/greenbag.toml")),
@@ -40,7 +40,7 @@ pub struct ModelOrigin {
     pub device: String,
     /// Publication of the measurement.
     pub source: String,
-    /// Confidence in the figures, as a share.
+    /// Confidence in the figures; in JSON a number from 0 to 1.
     #[serde(serialize_with = "share_as_f64")]
     pub confidence: Ratio,
     /// Which figures are stated in the source.

@@ -39,7 +39,8 @@ pub struct Config {
     /// The size that the file must have, if it is known from elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected_size: Option<DataSize>,
-    /// Failures in a row, without a received byte between them, after which a link or mirror is given up.
+    /// Failures in a row, without a received byte between them, that a link or mirror may have; with one more it is given
+    /// up.
     pub retries: u32,
     /// Redirects in a row, without a received byte between them, that are followed.
     #[serde(default = "default_max_redirects")]

@@ -74,7 +74,7 @@ impl Conn {
         self.cdn_node.url != self.mirror
     }
 
-    /// Whether it may carry one more request.
+    /// Whether fewer than [`MAX_REQUESTS`] are in flight on it.
     pub(super) fn has_request_slot(&self) -> bool {
         self.reqs.len() < MAX_REQUESTS
     }
@@ -86,7 +86,7 @@ impl Conn {
         now.since(self.last_activity).max(burst)
     }
 
-    /// Whether it may get another request.
+    /// Whether it is established and not draining.
     pub(super) fn accepts_requests(&self) -> bool {
         self.is_open() && !self.is_draining
     }
@@ -138,7 +138,8 @@ impl Conn {
         self.server_delay.end(now, min_rtt, link);
     }
 
-    /// Conservative RTT including queueing delay, the larger one of the kernel's estimates: how early a request must be sent so that its response arrives in time.
+    /// Conservative RTT including queueing delay, the larger one of the kernel's estimates: how early a request must be sent
+    /// so that its response arrives in time.
     pub(super) fn rtt(&self) -> Duration {
         let measured = self.path.rtt.max(self.path.rcv_rtt).min(RTT_CEILING);
         measured.max(self.min_rtt())
@@ -218,8 +219,8 @@ impl Conn {
         let slow_start_target = self.rate_window.total() * 2 + INITIAL_RANGE;
         if self.in_slow_start(now) {
             let now = self.transfer_clock(now);
-            // Also limited to four times the bytes of the last two RTTs, plus a margin. If the window doubles per RTT, the
-            // next two RTTs bring four times as much as the last two; this also limits the target after a stall.
+            // Also limited to four times the bytes of the last two RTTs, plus a margin. If the congestion window doubles per
+            // RTT, the next two RTTs bring four times as much as the last two; this also limits the target after a stall.
             return slow_start_target
                 .min(self.rate_window.bytes_between(now - self.min_rtt() * 2, now) * 4 + INITIAL_RANGE * 2);
         }
@@ -277,11 +278,11 @@ const RTT_FLOOR: Duration = Duration::from_millis(4);
 /// Upper bound of the RTT: longer measurements are caused by a stall, not by the path.
 const RTT_CEILING: Duration = Duration::from_secs(2);
 
-/// After this many RTTs slow start is over, whatever the last two RTTs brought.
+/// This many RTTs after the first byte slow start is over, whatever the last two RTTs brought.
 const SLOW_START_ROUNDS: u32 = 14;
 
-/// Bounds of the window over which the rate is taken. Our choice: long enough to contain the repair of a loss, short enough
-/// to follow a fading link.
+/// Bounds of the time over which the rate is taken (eight RTTs). Our choice: long enough to contain the repair of a loss,
+/// short enough to follow a fading link.
 const RATE_WINDOW: (Duration, Duration) = (Duration::from_millis(200), Duration::from_millis(1000));
 
 /// Time after which a loss no longer counts as recent.

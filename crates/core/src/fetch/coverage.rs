@@ -128,7 +128,7 @@ impl Coverage {
         self.total.map(DataSize::from_bytes)
     }
 
-    /// Number of distinct bytes received.
+    /// Number of distinct bytes received, including those that a seek skipped.
     pub(super) fn received(&self) -> DataSize {
         self.received_bytes
     }

@@ -6,8 +6,8 @@
 //!    arrives first counts.
 //! 3. The straggler delivers that end last. So if both keep their rates, nothing arrives twice: the download is
 //!    complete before the straggler reaches it. Bytes that arrived twice so far, plus half of those that are requested
-//!    twice now, are limited by [`Transfers::max_waste`]; if the straggler is far behind, by a twentieth of the file
-//!    where that is more.
+//!    twice now, are limited by [`Transfers::max_waste`]; if the straggler is far behind and the backup's link is
+//!    unmetered, by a twentieth of the file where that is more.
 
 use core::time::Duration;
 
@@ -190,14 +190,15 @@ fn duplicated_bytes(transfers: &Transfers) -> DataSize {
     transfers.reqs.values().map(|req| transfers.coverage.missing_bytes(duplicated(req))).sum()
 }
 
-/// A duplicate must save at least this much time.
+/// A duplicate is sent only if its first byte could arrive this much before the straggler finishes, and before that by a
+/// quarter of the time until this byte.
 const MIN_GAIN: Duration = Duration::from_millis(15);
-/// Saving this much time is worth more waste, up to a twentieth of the file, except on a metered link.
+/// Saving this much time is worth more waste, up to a twentieth of the file, unless the backup's link is metered.
 const FAR_BEHIND: Duration = Duration::from_millis(700);
 const FAR_BEHIND_WASTE_DIVISOR: u64 = 20;
 /// A duplicate before the end of the download must save at least this much time.
 const MIN_LATE_GAIN: Duration = Duration::from_millis(150);
-/// Duplicates sent per review.
+/// Maximum number of duplicates sent per review.
 const MAX_DUPLICATES: usize = 8;
 /// Time between reviews in the endgame.
 const ENDGAME_INTERVAL: Duration = Duration::from_millis(10);

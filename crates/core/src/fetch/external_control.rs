@@ -67,7 +67,7 @@ impl Transfers {
         })
     }
 
-    /// The same with the conservative rate, which does not overestimate after losses.
+    /// Like [`conn_slot`](Self::conn_slot), with the conservative rate, which does not overestimate after losses.
     pub(crate) fn conservative_slot(&self, link: LinkId) -> Option<ConnSlot> {
         let slot = self.conn_slot(link)?;
         let rate = self.conns.get(&slot.conn)?.conservative_rate(self.now);
@@ -79,7 +79,8 @@ impl Transfers {
     }
 
     /// Requests the first run of unrequested bytes in `range`, as far as one request may cover it. Returns the
-    /// requested range; none if there are no such bytes, or if the link has no token or budget.
+    /// requested range; none if there are no such bytes, or if the link has no token (limit on the rate of requests) or
+    /// data budget left.
     pub(crate) fn request_on(&mut self, slot: ConnSlot, range: ByteRange) -> Option<ByteRange> {
         let free = self.next_unrequested(range)?;
         if !self.send_request(slot.conn, RequestRange::Bounded(free)) {

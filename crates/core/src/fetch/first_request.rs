@@ -16,7 +16,7 @@
 //! 5. While the first response is running, failures of other requests on its link do not close its connection.
 //!
 //! A small first range was rejected here: if the server answers only that request, the download fails. Resumed
-//! downloads and those with an in-order reader send one nevertheless.
+//! downloads, those with an in-order reader, and links with a data budget send one nevertheless.
 
 use core::time::Duration;
 
@@ -100,8 +100,8 @@ pub(super) fn first_conn(transfers: &Transfers) -> Option<ConnId> {
     first_response(transfers).map(|(_, req)| req.conn)
 }
 
-/// Rule 5. If the first response comes over this link, clears the link's failures and delays other requests over it
-/// by [`LINK_DELAY_AFTER_REFUSAL`]. Returns true if it did.
+/// Rule 5. If the first response comes over this link, clears the link's failures, limits it to one connection, and
+/// delays other requests over it by [`LINK_DELAY_AFTER_REFUSAL`]. Returns true if it did.
 pub(super) fn protect_first_response(transfers: &mut Transfers, link: LinkId) -> bool {
     let first_link =
         first_response(transfers).and_then(|(_, req)| transfers.conns.get(&req.conn)).map(|conn| conn.link);

@@ -118,7 +118,7 @@ pub(super) fn observe_link(transfers: &Transfers, id: LinkId, left: Duration) ->
     })
 }
 
-/// Forecasts look no further ahead than this. With more time left, requests cover longer batches.
+/// Forecasts look no further ahead than this. With more time left, each request lasts longer (`scheduler`).
 pub(super) const LONG_REMAINING: Duration = Duration::from_secs(4);
-/// Window over which the link's rate is taken as the estimate for its next connection.
+/// Time over which the link's rate is taken as the estimate for its next connection.
 const SHORT_LIVED_WINDOW: Duration = Duration::from_secs(2);

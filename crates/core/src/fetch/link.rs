@@ -62,8 +62,8 @@ pub(super) struct Link {
 }
 
 /// Last resort of the only usable link. A server that has served ranges and now refuses them may still serve the whole
-/// file. It is requested once between two received bytes, before the link is banned. The stored bytes are kept until
-/// that response has been accepted.
+/// file. It is requested once, before the link is banned, and again only if bytes have arrived since. The stored bytes are
+/// kept until that response has been accepted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum FullRequest {
     /// Not yet, or bytes have arrived since.
@@ -99,9 +99,8 @@ pub(super) struct LinkStats {
     pub(super) cdn_node: Option<CdnNode>,
     /// Size and validator of another version of the file, which its server reported.
     pub(super) conflicting_version: Option<(Option<DataSize>, Validator)>,
-    /// Number of responses that contradict what is known of the resource and that no captive portal would give. Reset
-    /// when a response agrees.
-    /// last agreed.
+    /// Number of responses, since one last agreed, that contradict what is known of the resource and that no captive
+    /// portal would give.
     pub(super) contradictions: u32,
     /// Best progress of the single response over it, in bytes, and how often a response was lost since then without
     /// getting further.
@@ -274,7 +273,8 @@ impl Link {
     }
 }
 
-/// RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927, RFC 4193, RFC 4291 §2.5.6, and loopback.
+/// Whether another network may give this address to another host: RFC 1918, RFC 6598 (carrier-grade NAT), RFC 3927,
+/// RFC 4193, RFC 4291 §2.5.6, and loopback.
 fn is_private(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => {
@@ -287,11 +287,12 @@ fn is_private(address: IpAddr) -> bool {
     }
 }
 
-/// Redirects that are compared with each other, and how often a target may repeat. Our choice: longer cycles are ended
-/// by the maximum number of redirects.
+/// Number of most recent redirects that are compared with each other. Our choice: longer cycles are ended by the maximum
+/// number of redirects.
 const MAX_RECENT_REDIRECTS: usize = 64;
 /// Credit of a redirect to a new target in the token buckets: one connection.
 const REDIRECT_CREDIT: DataSize = DataSize::from_kib(16);
+/// How often one target may occur among the recent redirects.
 const MAX_REDIRECT_REPEATS: usize = 6;
-/// Our choice: short enough that one refused SYN does not matter; doubles up to 13 s.
+/// Delay after the first failure. Our choice: short enough that one refused SYN does not matter; doubles up to 13 s.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(200);

@@ -1,9 +1,10 @@
 //! Health of links: failures, backoff, bans and probes; and opening the connections that should exist.
 //!
 //! 1. After a failure the next connection is opened after a backoff that doubles; any received byte resets it. After
-//!    [`Config::retries`](super::Config::retries) failures without a byte the link is banned (thesis §8.2.4).
+//!    more than [`Config::retries`](super::Config::retries) failures without a byte the link is banned (thesis §8.2.4).
 //! 2. When a ban ends, one connection probes the link. The thesis leaves the method open; this one costs a few packets,
-//!    while radio signal strength would say nothing about the server. Each further ban lasts twice as long.
+//!    while radio signal strength would say nothing about the server. Until a byte arrives, each further ban lasts twice
+//!    as long, up to 64 times the first.
 //! 3. A stalled link is probed by new connections (see `stall`), first at short and then at long intervals.
 
 use alloc::vec::Vec;
@@ -189,5 +190,6 @@ const MAX_UNANSWERED: usize = 4;
 /// Maximum number of connection attempts at the same time on a stalled link. At one per 250 ms the oldest has had three
 /// seconds when it is replaced: DNS, TCP and TLS over a satellite take two.
 const MAX_PROBES: usize = 12;
-/// The thesis uses averages; §3.2.2 samples once a second.
+/// Time over which the rate is taken that decides whether a link is slow. The thesis uses averages; §3.2.2 samples once a
+/// second.
 const SLOW_LINK_WINDOW: Duration = Duration::from_secs(2);

@@ -1,6 +1,6 @@
 //! Metering and data budgets: whether the cost of a link allows its use, and how many bytes it may still carry.
 //!
-//! 1. A metered link is on standby while an unmetered one works, unless the user decides otherwise.
+//! 1. A metered link is not used while an unmetered one works, unless the user decides otherwise.
 //! 2. A budget counts received bytes and bytes in flight, so it is never exceeded. A file that is available only as a
 //!    whole and exceeds the budget is not begun.
 

@@ -44,7 +44,7 @@ pub enum Notice {
         /// The link.
         link: LinkId,
     },
-    /// A link has used up its data budget for this run.
+    /// A link has used up its data budget, and is not used again in this download.
     BudgetSpent {
         /// The link.
         link: LinkId,

@@ -68,11 +68,11 @@ pub(super) struct LinkObservation {
     pub(super) past_slow_start: bool,
     /// Number of connections that have delivered.
     pub(super) delivering: u32,
-    /// Rate of all connections over about eight minimum RTTs.
+    /// Rate of all connections over eight minimum RTTs, but at least 400 ms and at most 1 s.
     pub(super) rate: Bitrate,
-    /// Minimum RTT.
+    /// Shortest minimum RTT of its connections.
     pub(super) min_rtt: Duration,
-    /// Latest RTT.
+    /// Shortest of its connections' latest RTTs.
     pub(super) rtt: Duration,
     /// Estimated time until the download is complete.
     pub(super) time_left: Duration,
@@ -164,7 +164,7 @@ impl ConnCountController {
         self.probe_interval = (self.probe_interval * 2).min(MAX_PROBE_INTERVAL);
     }
 
-    /// The server asked for fewer connections: one for the rest of the run.
+    /// The server refuses requests: one connection from now on, without further probes.
     pub(super) fn limit_to_one(&mut self) {
         *self = Self { next_probe_at: Instant::FAR_FUTURE, ..Self::default() };
     }
@@ -183,7 +183,8 @@ impl ConnCountController {
 const MIN_GAIN_DIVISOR: u64 = 10;
 /// A queueing delay below this is measurement noise.
 const QUEUEING_NOISE: Duration = Duration::from_millis(6);
-/// The download must take at least this long, or a new connection does not pay for its slow start.
+/// The rest of the download must take at least this long, and this many RTTs, or a new connection does not pay for its
+/// slow start.
 const MIN_TIME_LEFT: Duration = Duration::from_millis(1500);
 const MIN_TIME_LEFT_RTTS: u32 = 20;
 /// Time in which new connections reach their rate.
@@ -199,6 +200,7 @@ const LOSSY_SPARE_TIME: Duration = Duration::from_millis(150);
 const LONG_RTT: Duration = Duration::from_millis(200);
 const LONG_RTT_ROUNDS: u32 = 4;
 const LONG_RTT_CONNECTIONS: u32 = 4;
+/// Pause after a probe without gain; doubles with each such probe.
 const INITIAL_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(60);
 /// Time between two reviews of a link.
@@ -209,6 +211,7 @@ const MIN_REVIEW_INTERVAL: Duration = Duration::from_millis(1);
 mod tests {
     use super::*;
 
+    /// Rate in Mbit/s, RTT in ms (30 ms: an empty queue), number of connections.
     fn observation(rate: u64, rtt: u64, delivering: u32) -> LinkObservation {
         LinkObservation {
             in_slow_start: false,

@@ -16,7 +16,7 @@ use crate::units::{DataSize, Instant};
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingResponses {
     list: Vec<PendingResponse>,
-    /// Whether links that delivered whole files of different sizes were asked for a range, which happens once.
+    /// Whether links that delivered whole files of different sizes were sent a range request, which happens once.
     conflict_rechecked: bool,
     /// Size and validator that a response reported, while a single response may have to carry the whole file.
     reported: Option<ReportedFile>,
@@ -113,7 +113,7 @@ impl PendingResponses {
     }
 
     /// Removes the best response and returns it: a whole file rather than a refusal, a success rather than the body of
-    /// a redirect, one with a validator rather than one without, and what most links say. Otherwise the first one.
+    /// a redirect, one with a validator rather than one without, and what most responses state. Otherwise the first one.
     pub(super) fn take_best(&mut self) -> Option<PendingResponse> {
         let claim =
             |pending: &PendingResponse| (pending.head.status, pending.head.length, pending.head.validator.clone());
@@ -173,7 +173,8 @@ impl PendingResponses {
     }
 
     /// Records the size and validator that a response head over this link stated. `ranged`: it responded to a range
-    /// request. An existing validator is never replaced here, and a size only by better evidence.
+    /// request. An existing validator is never replaced here, and a size from a range response only by one with a
+    /// validator or from another range response.
     pub(super) fn report(
         &mut self,
         link: LinkId,

@@ -15,7 +15,7 @@
 //!    another size. Once a response has had a validator, a whole file without one is refused if it states a length that
 //!    no response has stated. This still holds after the connection of that response was lost.
 //! 5. If two links deliver whole files of different sizes and no response has a validator, each link whose response was
-//!    to a request without a range is asked for a range, once per download. A portal does not answer with 206.
+//!    to a request without a range is sent a range request, once per download. A portal does not answer with 206.
 //!
 //! The well-known probe URLs that phones use were rejected. They show how the network handles requests for the probe's
 //! host, not for this one, and a download should contact no host but its server.
@@ -74,7 +74,7 @@ pub(super) fn hold(
     transfers.resource.pending.push(pending);
 }
 
-/// Decides on the held responses. None: there are none, they have to wait longer, or a link was asked once more.
+/// Decides on the held responses. None: there are none, they have to wait longer, or a link gets another request.
 pub(super) fn decide(transfers: &mut Transfers, can_combine: bool) -> Option<Verdict> {
     // The wait begins with the first pending response. A response that came later waits with it.
     let first = transfers.resource.pending.first()?;
@@ -228,7 +228,7 @@ fn pending_timeout(transfers: &Transfers, pending: &PendingResponse) -> Duration
     timeouts.max().unwrap_or_default()
 }
 
-/// Rule 5. Returns true if a link is asked for a range.
+/// Rule 5. Returns true if a link is to be sent a range request.
 fn recheck_conflict_by_range(transfers: &mut Transfers) -> bool {
     let pending = &transfers.resource.pending;
     let full_bodies: Vec<&PendingResponse> = pending.iter().filter(|pending| pending.is_full_body()).collect();

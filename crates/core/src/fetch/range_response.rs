@@ -1,7 +1,7 @@
 //! Responses to range requests: which bytes they deliver, what they say of the resource, and acceptance of their bytes.
 //!
 //! A 206 with the requested range identifies the resource, since only its own server can produce one. Servers also send
-//! ranges that nothing asked for. They are used as far as the head is consistent: bytes in front of the requested ones
+//! ranges that were not requested. They are used as far as the head is consistent: bytes in front of the requested ones
 //! are skipped, and bytes behind them are cut off.
 
 use super::conn::INITIAL_RANGE;

@@ -1,7 +1,8 @@
 //! Redirects: each link follows them for itself, since the target may be its own CDN node.
 //!
 //! The target is stored per link and mirror. Some servers redirect to the same URL until the file is ready or a cookie
-//! is set, so a few repetitions are normal; longer loops end at the limit of redirects.
+//! is set, so a few repetitions of a target are normal; more are a loop. Loops of many targets end at the limit of
+//! redirects.
 
 use super::conn::Conn;
 use super::link::CdnNode;

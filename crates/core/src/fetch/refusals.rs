@@ -292,8 +292,8 @@ pub(super) fn may_concern_range(status: u16) -> bool {
     }
 }
 
-/// Longest pause. A server that requests more is asked again after this time: by then a laptop may be on another
-/// network.
+/// Longest pause. A server that requests a longer one gets the next request after this time: by then a laptop may be on
+/// another network.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 /// A server that delivered bytes within this time is serving.
 const RECENT_DATA: Duration = Duration::from_secs(5);

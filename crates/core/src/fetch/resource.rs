@@ -18,7 +18,7 @@ pub(super) struct Resource {
     pub(super) pending: PendingResponses,
     /// Form of the first request while the resource is not identified.
     pub(super) initial_request: InitialRequest,
-    /// A refusal was checked once by a request without a Range field.
+    /// A refusal was checked by a request without a Range field, which happens once per download.
     pub(super) rechecked_without_range: bool,
     /// The initial request for `bytes=0-`; see `first_request`.
     pub(super) first_request: Option<ReqId>,
@@ -33,7 +33,7 @@ pub(super) struct Resource {
 pub(super) enum Phase {
     /// No usable response yet: size and validator are unknown.
     Unknown,
-    /// Size and validator are known; ranges are requested on all links.
+    /// The size is known, and the validator unless digests verify the file; ranges are requested on all links.
     Ranges,
     /// One response carries the whole file.
     SingleResponse {
@@ -47,7 +47,7 @@ pub(super) enum Phase {
 /// Form of the first request for a resource. A server may reject its Range field or the size of the range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum InitialRequest {
-    /// A range that fills one or two round trips.
+    /// `bytes=0-` (`first_request`), or the next 64 KiB (`conn::INITIAL_RANGE`).
     Range,
     /// A range of a few KiB, after the larger one was refused.
     SmallRange,

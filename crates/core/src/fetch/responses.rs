@@ -342,7 +342,7 @@ impl Fetch {
             return;
         }
         match self.transfers.resource.phase {
-            // The last resort of the last link (rule 5).
+            // The last resort of the last link (rule 5 of `single_response`).
             Phase::Ranges
                 if requested == RequestRange::Full
                     && single_response::matches_known_file(&self.transfers, id, head) =>

@@ -2,8 +2,9 @@
 //!
 //! 1. A connection gets a request when its bytes in flight fall below [`Conn::target_in_flight`], so that it never
 //!    idles. The connection that runs empty first is served first.
-//! 2. A request covers a batch (60 to 300 ms of the connection's rate), but at most the connection's quota of the
-//!    remaining bytes ([`super::water_filling`]). Near the end the quotas shrink until all connections finish together.
+//! 2. A request covers what the connection delivers in 300 ms (60 ms in slow start, and in the last four seconds); more
+//!    if its target, or the server's delay or limits, require it, but at most the connection's quota of the remaining bytes
+//!    ([`super::water_filling`]). Near the end the quotas shrink until all connections finish together.
 //! 3. Bytes are requested from the front. So an in-order reader never waits for bytes that nothing has requested, and
 //!    no request reaches beyond the reader's window.
 //! 4. When all bytes are in flight, the ranges of stalled links are requested again, and [`super::endgame`] duplicates
@@ -143,9 +144,9 @@ fn emptiest_conn(transfers: &Transfers, skipped: &[ConnId]) -> Option<ConnId> {
 /// The next range for this connection; none: the other connections deliver the bytes sooner, or its budget is used
 /// up.
 ///
-/// First the size: as much as in-flight target, batch and server delay ask for, but at most the water-filling
-/// quota. Then corrections: no remainder too small to be requested, budget, reader. Finally the position: the first
-/// free bytes, or the end of the first response.
+/// First the size: as much as in-flight target, batch (the time that the request should last) and server delay require,
+/// but at most the water-filling quota. Then corrections: no remainder too small to be requested, budget, reader.
+/// Finally the position: the first free bytes, or the end of the first response.
 fn next_range(transfers: &Transfers, id: ConnId, free: DataSize) -> Option<ByteRange> {
     let conn = transfers.conns.get(&id)?;
     let finish = forecast::time_left(transfers, free);
@@ -270,7 +271,7 @@ pub(super) fn probe_range(transfers: &Transfers) -> Option<ByteRange> {
     Some(ByteRange::at(free.start, free.len().min(first).min(window_share.max(MIN_REQUEST))))
 }
 
-/// Time that a request lasts at the connection's rate: far from the end of the download, and near it.
+/// Time that a request lasts at the connection's rate: far from the end of the download, and near it or in slow start.
 const LONG_BATCH: Duration = Duration::from_millis(300);
 const SHORT_BATCH: Duration = Duration::from_millis(60);
 /// The same if connections last for a few responses only. Our choice: ten handshakes of a slow path.

@@ -186,7 +186,7 @@ impl QuirksByMirror {
     }
 }
 
-/// Number of bytes that a request asked for; none: open-ended.
+/// Number of bytes of a range request; none: open-ended, or without a range.
 pub(super) fn requested_len(requested: RequestRange) -> Option<DataSize> {
     match requested {
         RequestRange::Bounded(range) => Some(range.len()),
@@ -196,6 +196,7 @@ pub(super) fn requested_len(requested: RequestRange) -> Option<DataSize> {
 
 /// A range that breaks off with fewer bytes is not worth its request. Our choice: less than two packets.
 const TRUNCATED_BELOW: DataSize = DataSize::from_bytes(2000);
+/// With so many of them in a row ranges are given up.
 const MAX_TRUNCATED: u32 = 6;
 /// Ranges smaller than this, although more was requested, are given up after so many in a row.
 const TINY_RANGE: DataSize = DataSize::from_kib(4);
@@ -203,7 +204,7 @@ const MAX_TINY_RANGES: u32 = 8;
 /// Number of 200 responses in a row to range requests, from a server that has served ranges, before ranges are given
 /// up.
 const MAX_RANGES_IGNORED: u32 = 3;
-/// More than the number of halvings from 1 GiB to 16 bytes.
+/// Refusals that are attributed to the size. Our choice: the number of halvings from 1 GiB to 64 bytes.
 const MAX_SIZE_REFUSALS: u32 = 24;
 /// A connection that carries more responses is worth its handshake. Our choice: nginx allows 1000, Apache 100.
 const SHORT_LIVED_RESPONSES: u32 = 16;

@@ -3,8 +3,9 @@
 //! 1. One connection of one link carries the response; all others are closed.
 //! 2. If it breaks off, none of its bytes can be used, because nothing proves that the next response continues it.
 //! 3. A 200 to a range request means a changed file, a server that has stopped serving ranges, or a captive portal's
-//!    page. Validator and length decide. A server that usually serves ranges is asked again.
-//! 4. A 206 that covers the whole file without being asked to is treated as a 200. No portal gives one.
+//!    page. Validator and length decide. If the server usually serves ranges, the request is repeated.
+//! 4. A 206 that covers the whole file, although another range or none was requested, is treated as a 200. No portal
+//!    gives one.
 //! 5. If a server refuses ranges after it has served some, the last link that was not banned requests the whole file.
 //!    Received ranges are given up only if that response has the known size or version.
 

@@ -1,9 +1,9 @@
 //! Stalled links, connections and mirrors: detection by timeout, and what happens to their ranges.
 //!
-//! 1. A link is *stalled* when a response is overdue: about four RTTs, at least 450 ms. Its connections and ranges are
-//!    kept, because most stalls end and then nothing is lost. But new connections are opened at short intervals: after
-//!    an outage the server's retransmission timer has backed off to seconds, while a new SYN is answered within one
-//!    RTT. The first connection to deliver wins; the others are closed.
+//! 1. A link is *stalled* when a response is overdue: about four RTTs, at least 450 ms (1.5 s for the first response on a
+//!    connection). Its connections and ranges are kept, because most stalls end and then nothing is lost. But new
+//!    connections are opened at short intervals: after an outage the server's retransmission timer has backed off to
+//!    seconds, while a new SYN is answered within one RTT. The first connection to deliver wins; the others are closed.
 //! 2. A single connection that stalls while others of its link deliver is closed after a while, and its bytes are free.
 //! 3. When nothing has arrived on any link for [`DOWNLOAD_TIMEOUT`], the download ends; the stored bytes can be
 //!    resumed.
@@ -317,7 +317,7 @@ pub(super) fn leave_stalled_mirrors(transfers: &mut Transfers, mirrors: &mut Mir
     }
 }
 
-/// Twice the 200 ms minimum of Linux's retransmission timer: one lost burst is no stall.
+/// A little more than twice the 200 ms minimum of Linux's retransmission timer: one lost burst is no stall.
 const MIN_STALL_TIMEOUT: Duration = Duration::from_millis(450);
 /// Time that a server may take for the first response on a connection.
 const FIRST_BYTE_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -340,7 +340,7 @@ const MAX_REFUSALS: u32 = 2;
 /// request only, so this is shorter than [`DOWNLOAD_TIMEOUT`].
 const MAX_REFUSALS_AFTER_DATA: u32 = 4;
 /// How long a link may receive nothing from a mirror if mirrors are combined, the first time. After all mirrors were
-/// tried, and for a single response if no other link is up, it is [`MIRROR_RETRY_TIMEOUT`].
+/// tried, it is [`MIRROR_RETRY_TIMEOUT`]; so it is at least for a single response if no other link is up.
 const MIRROR_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time for other links to appear when all present links have exhausted their budgets.
 const OTHER_LINKS_GRACE: Duration = Duration::from_secs(1);

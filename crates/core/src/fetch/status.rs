@@ -29,7 +29,7 @@ pub struct Status {
 pub enum LinkStatus {
     /// Usable, and it has connections.
     Up,
-    /// Usable without connections: metered, on standby, or nothing to request.
+    /// Usable without connections (metered, on standby, or nothing to request), or probed after a ban.
     Idle,
     /// Nothing arrives although something was requested.
     Stalled,

@@ -2,8 +2,8 @@
 //!
 //! Choices that the thesis leaves open:
 //!
-//! 1. The payload's size is known from the initial request, which asks for a small range if a policy needs the size
-//!    first (naive, Algorithms 2 and 3).
+//! 1. The payload's size is known from the initial request. It is for a small range (64 KiB), except with the policy
+//!    `single`.
 //! 2. The next request starts on the same connection when the newest one is 60 % complete (§4.2.2). Requests are never
 //!    cancelled for another and never duplicated.
 //! 3. "Current average throughput" is the mean over the last second. "Bandwidth" is the configured constant (§8.2.2) or
@@ -145,5 +145,5 @@ fn thesis_size(transfers: &Transfers, id: LinkId) -> DataSize {
     bdp_limit(size, bandwidth(link), rtt.unwrap_or_default(), thesis.padding)
 }
 
-/// Window of the "current average" (§4.4.3.2 measures continuously; §3.2.2 samples once a second).
+/// Time over which the "current average" is taken (§4.4.3.2 measures continuously; §3.2.2 samples once a second).
 const AVERAGE_WINDOW: Duration = Duration::from_secs(1);

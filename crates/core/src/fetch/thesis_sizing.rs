@@ -49,6 +49,7 @@ mod tests {
         DataSize::from_bytes(n * 1000)
     }
 
+    /// A rate of `n` KB/s (not kbit/s), as the thesis gives its speeds.
     fn kbps(n: u64) -> Bitrate {
         Bitrate::from_bits_per_sec(n * 8000)
     }

@@ -91,7 +91,7 @@ impl TokenBucket {
 
 const MILLITOKENS: i64 = 1000;
 
-/// Our choice: a quarter of the requests that 16 connections may have in flight, and a token for a quarter of the
+/// Our choice: an eighth of the requests that 16 connections may have in flight, and a token for a quarter of the
 /// smallest request (16 KiB).
 const REQUEST_LIMITS: BucketLimits =
     BucketLimits { burst: 64, interval: Duration::from_millis(250), bytes_per_token: DataSize::from_kib(4) };
@@ -104,6 +104,7 @@ const CONNECTION_LIMITS: BucketLimits =
 mod tests {
     use super::*;
 
+    /// Takes every token until `until` (ms), and credits `earns()` bytes for each. Returns the number of tokens.
     fn count_taken(bucket: &mut TokenBucket, until: u64, earns: impl Fn() -> u64) -> u32 {
         let mut count = 0;
         for ms in 0..until {

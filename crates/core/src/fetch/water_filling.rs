@@ -69,6 +69,7 @@ pub(super) fn quota(conn: ConnForecast, finish: Duration) -> DataSize {
 mod tests {
     use super::*;
 
+    /// A connection with this rate in Mbit/s that is ready in `ready` ms.
     fn forecast(mbps: u64, ready: u64) -> ConnForecast {
         ConnForecast { rate: Bitrate::from_mbps(mbps), ready_in: Duration::from_millis(ready) }
     }

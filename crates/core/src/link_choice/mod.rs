@@ -145,16 +145,19 @@ struct FailureRecord {
     interval: Duration,
 }
 
-/// Our choice: a link with a short outage is used again soon.
+/// Time from a link's failure to its first probe. Our choice: a link with a short outage is used again soon.
 pub const MIN_PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Our choice: a probe is a few hundred bytes, and a metered link pays for probes all day.
+/// Longest time between two probes of a failed link. Our choice: a probe is a few hundred bytes, and a metered link pays
+/// for probes all day.
 pub const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// RFC 8305 section 5 recommends 250 ms between addresses; between links each attempt also costs a TLS handshake.
 const MIN_ATTEMPT_DELAY: Duration = Duration::from_millis(300);
 const MAX_ATTEMPT_DELAY: Duration = Duration::from_millis(500);
-/// Our choice: after this time the first connections over the link have usually shown whether it works.
+/// When a link that has come up is checked. Our choice: after this time the first connections over the link have usually
+/// shown whether it works.
 const FIRST_CHECK: Duration = Duration::from_secs(2);
-/// Our choice: a connection of about 5 kB every ten minutes is less than one megabyte per day.
+/// Time from the last outcome of a link without a failure to its next check. Our choice: a connection of about 5 kB every
+/// ten minutes is less than one megabyte per day.
 const CHECK_INTERVAL: Duration = Duration::from_secs(600);
 
 impl LinkChoice {
@@ -268,7 +271,8 @@ impl LinkChoice {
         self.find(link)?.failure.map(|failed| failed.kind)
     }
 
-    /// Links over which new connections do not start, with the reason. Slow links are not included.
+    /// Links that new connections try after all others, because they failed, with the kind of the failure. Slow links are
+    /// not included.
     pub fn failing_links(&self) -> Vec<(String, LinkFailure)> {
         let failed = self
             .links

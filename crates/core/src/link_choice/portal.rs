@@ -3,9 +3,9 @@
 //!
 //! Many portals redirect port 80 and drop or refuse everything else, so that a connection to the relay receives no
 //! certificate. A probe is due when a link has come up, when it has failed, and repeatedly while it has a portal.
-//! Probes over one link are at least [`PAUSE`] apart, even if the link disappears and reappears meanwhile. While no
-//! relay is reached, or flows go to servers without authentication, a probe is due every [`REPEAT`] over links that
-//! are not metered, and over a metered link if connections start over it.
+//! Probes over one link are at least [`MIN_PORTAL_PROBE_INTERVAL`] apart, even if the link disappears and reappears
+//! meanwhile. While no relay is reached, or flows go to servers without authentication, a probe is due every
+//! [`REPEAT_INTERVAL`] over links that are not metered, and over a metered link if connections start over it.
 //!
 //! If the responses over all links look like a portal's and the server itself has never responded, the probe's URL
 //! may be wrong or blocked, and the responses count against no link. This needs two links: with a single link, a

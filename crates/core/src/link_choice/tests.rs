@@ -62,6 +62,8 @@ const HEALTHY: Option<(u64, Result<(), LinkFailure>)> = Some((40, Ok(())));
 #[test]
 fn a_failure_of_the_first_link_delays_only_the_first_connection() {
     use LinkFailure::*;
+    // wan1's behaviour, and milliseconds until the connection over wan2 is established: at most 300 until wan2 is
+    // tried, and 40 for its handshake.
     for (does, longest) in [
         (None, 340),
         (Some((30, Err(Unreachable))), 70),
@@ -308,7 +310,8 @@ fn a_connection_answered_by_a_portal_does_not_change_the_records() {
     }
 }
 
-/// Returns the seconds at which portal probes start, by link.
+/// Calls `step` every 100 ms for `seconds`, with the time in milliseconds. Returns the seconds at which portal probes
+/// start, by link.
 fn portal_probe_times(
     mut choice: LinkChoice,
     seconds: u64,

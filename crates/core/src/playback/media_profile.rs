@@ -1,7 +1,7 @@
 //! Decoding curve of a video: how many of its bytes are decoded by which media time.
 //!
-//! The profile is built from a bit rate and a duration, or from segments of any length with their sizes. It gives D(s),
-//! its inverse, and whether a given arrival rate keeps up with playback.
+//! The profile is built from a bit rate and a duration, or from segments of any length with their sizes. It gives D(s)
+//! (the bytes decoded by media time s), its inverse, and whether a given arrival rate keeps up with playback.
 //!
 //! 1. Within a segment the rate is constant, so the curve is piecewise linear and strictly increasing. A segment
 //!    without bytes or without time (a container's header) is merged with the next one, at the end with the previous

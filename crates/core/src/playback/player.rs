@@ -117,7 +117,7 @@ impl Player {
         self.update_reading();
     }
 
-    /// Everything before `upto` has arrived at the player.
+    /// Everything before `end` has arrived at the player.
     pub fn on_arrival(&mut self, now: Instant, end: u64) {
         self.advance(now);
         self.arrived = self.arrived.max(end.min(self.profile.size().bytes()));
@@ -137,7 +137,7 @@ impl Player {
         self.update_reading();
     }
 
-    /// Continues a player that was playing before the model existed: everything before `upto` has arrived, and the
+    /// Continues a player that was playing before the model existed: everything before `end` has arrived, and the
     /// playback position is `position`.
     pub fn resume_at(&mut self, now: Instant, end: u64, position: Duration, is_playing: bool) {
         self.advance(now);
@@ -152,8 +152,8 @@ impl Player {
         self.update_reading();
     }
 
-    /// Continues a player of which this video is one part: `lead_time` of earlier parts is still to be played before
-    /// its first byte, or its position is `position`.
+    /// Continues a player of which this video is one part: everything before `upto` has arrived, and `lead_time` of earlier
+    /// parts is still to be played before its first byte, or its position is `position`.
     pub fn resume_part(
         &mut self,
         now: Instant,
@@ -222,7 +222,7 @@ impl Player {
         self.lead_time + self.profile.time_at(self.arrived).saturating_sub(self.position)
     }
 
-    /// When the first `upto` bytes must have arrived so that playback is not interrupted from now on. While the player
+    /// When the first `end` bytes must have arrived so that playback is not interrupted from now on. While the player
     /// is buffering, the deadline moves with the time, as I(t) grows.
     pub fn deadline(&self, end: u64) -> Instant {
         let due = self.profile.time_at(end);

@@ -1,4 +1,4 @@
-//! Mean throughput of a byte stream over any window of the last two seconds.
+//! Mean throughput of a byte stream over any time window within the last two seconds.
 //!
 //! The input is the time and size of each arrival.
 //!

@@ -11,7 +11,7 @@
 //! 3. A new host uses the link that would deliver its first 128 KiB soonest: two RTTs, and its share of the rate among
 //!    the open connections.
 //! 4. A link that failed is tried last during a backoff time, which doubles with each failure. Metered links are also
-//!    tried last, unless the user permits their use.
+//!    tried last, unless the user permits their use, and not at all if the user forbids it.
 //!
 //! Round robin would send every second connection over the worse link, and a login would change its address from one
 //! request to the next.
@@ -132,8 +132,8 @@ impl LinkSelector {
                 let is_unmeasured =
                     stats.is_none_or(|stats| stats.rate.is_none()) && !busy_links.contains(&&link.name);
                 let own_count = busy_links.iter().filter(|name| **name == &link.name).count();
-                // The even share after this connection is (busy + 1) / usable links; a link is underused below half of
-                // that.
+                // The even share after this connection is (busy + 1) / usable links; a link is underused if it carries,
+                // this connection included, at most half of that.
                 let is_underused = (own_count + 1) * 2 * usable_count <= busy_links.len() + 1;
                 let tier = match (is_spread, is_unmeasured, is_underused) {
                     (true, true, _) => 0,
@@ -260,6 +260,7 @@ const BUSY_TIMEOUT: Duration = Duration::from_secs(3);
 const FIRST_BYTES: DataSize = DataSize::from_kib(128);
 /// Smaller samples do not indicate the rate of a link.
 const MIN_RATE_SAMPLE: DataSize = DataSize::from_kib(64);
+/// Backoff time after the first failure; it doubles up to 64 s.
 const INITIAL_BACKOFF: Duration = Duration::from_secs(2);
 const DEFAULT_RTT: Duration = Duration::from_millis(50);
 const DEFAULT_RATE: Bitrate = Bitrate::from_mbps(10);
@@ -290,7 +291,7 @@ mod tests {
         order(selector, at, host, SpreadMode::Auto)[0].clone()
     }
 
-    /// Opens an established connection.
+    /// Opens an established connection (`at` and `handshake` in ms), and returns its number.
     fn connect(selector: &mut LinkSelector, at: u64, link: &str, host: &str, handshake: u64) -> u64 {
         let at = Instant::from_millis(at);
         let id = selector.on_opening(at, link, &host_key(host));
@@ -298,7 +299,7 @@ mod tests {
         id
     }
 
-    /// Opens several connections at once, and counts those over each link.
+    /// Opens `count` connections at the same time (`at`, in ms), and counts those over `wifi` and over `wire`.
     fn spread(
         selector: &mut LinkSelector,
         at: u64,

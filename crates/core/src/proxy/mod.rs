@@ -8,7 +8,7 @@
 //! - [`StartupGate`] delays the start of playback once if the links are slower than the video.
 //! - [`SegmentRates`] learns link rates across segments, each of which is too short for an estimate of its own.
 //!
-//! They are plain values and no state machines ([`crate::machine::Machine`]), because they have no timers: the driver asks
+//! They are plain values and no state machines ([`crate::machine::Machine`]), because they have no timers: the driver calls
 //! them when a request or a sample arrives.
 
 mod link_selector;

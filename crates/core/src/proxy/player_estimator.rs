@@ -9,7 +9,8 @@
 //! 2. The buffer is never overestimated: playback is assumed to start once one second of video has arrived, so the
 //!    position is never too early. But the player cannot have played bytes that it has not read. If bytes wait and the
 //!    model's buffer is empty, the player is paused or has a small buffer.
-//! 3. A response that continues where the last one ended belongs to the same playback; any other one is a seek.
+//! 3. A response that begins between the playback position and the end of the bytes read so far belongs to the same
+//!    playback; any other one is a seek.
 //! 4. The stream is updated only if its position differs by more than [`MIN_POSITION_CHANGE`].
 //!
 //! The start of a requested range is not taken for the playback position, because players read ahead by whole files.

@@ -111,7 +111,7 @@ impl SegmentRates {
     }
 }
 
-/// The longest interval between two samples of a stream.
+/// At most this much of the time between two reports counts as busy time.
 const MAX_SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 const WARM_UP: Duration = Duration::from_secs(1);
 const MIN_SAMPLES: u32 = 4;

@@ -16,8 +16,8 @@
 //!    stall after a delay would make the delay pointless.
 //! 4. Playback is never delayed after a seek, twice, without information from the container, or with `--start fast`.
 //!
-//! The low threshold of the modelled player in core cannot be used for this: a real player starts with whatever data it
-//! gets, whatever its model does.
+//! The low threshold of the modelled player ([`crate::playback::Player`]) cannot be used for this: a real player starts
+//! with whatever data it gets, whatever its model does.
 
 use alloc::borrow::ToOwned as _;
 use alloc::collections::VecDeque;
@@ -93,7 +93,7 @@ pub enum StartDecision {
     Wait {
         /// How long playback has been delayed so far.
         waited: Duration,
-        /// How long it will still be delayed.
+        /// How long it will still be delayed; `None` while the rates of the links are not known.
         remaining: Option<Duration>,
         /// The rate of the links.
         supply: Bitrate,
@@ -105,7 +105,7 @@ pub enum StartDecision {
 }
 
 impl StartupGate {
-    /// A gate that is open from the start, or closes at the first picture.
+    /// A gate that is open from the start ([`StartMode::Fast`]), or closes at the first picture.
     pub fn new(start: StartMode) -> Self {
         let state =
             if start == StartMode::Smooth { GateState::Preroll { index_bytes: 0 } } else { GateState::Released };
@@ -250,7 +250,7 @@ fn decide(
 
 /// The longest deliberate delay.
 const MAX_HOLD: Duration = Duration::from_secs(30);
-/// Margin at the tightest point of the video. Our choice: as for the start delay in core. Over kernel TCP, whose rates
+/// Margin at the tightest point of the video. Our choice: as for the start delay of a stream. Over kernel TCP, whose rates
 /// are known to one or two percent and rather underestimated, another second of margin only prolonged the delay.
 const START_MARGIN: Duration = Duration::from_millis(300);
 /// The shortest observation of a rate. Our choice: four RTTs of a good link.
@@ -258,7 +258,7 @@ const MIN_OBSERVATION: Duration = Duration::from_millis(200);
 /// The minimum buffer at the start. Our choice: mpv, which starts with its first frame, then plays a video of 6 Mbit/s
 /// without a stall over two links of 4 Mbit/s with 20 and 50 ms; with less it stalls within the first second.
 const MIN_START_BUFFER: Duration = Duration::from_millis(500);
-/// Older samples of the rate are dropped.
+/// Time over which the rate of arriving bytes is observed; older samples are dropped.
 const RATE_WINDOW: Duration = Duration::from_millis(1000);
 const MIN_ELAPSED: Duration = Duration::from_millis(1);
 /// If the links are not known by then, they will not be soon.

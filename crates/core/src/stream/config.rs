@@ -34,7 +34,7 @@ pub struct Config {
     pub energy: Model,
     /// Prices of the links' bytes, for [`Objective::Cost`]. Links without an entry cost nothing.
     pub prices: Vec<LinkPrice>,
-    /// What an earlier run learnt about the links.
+    /// What earlier streams learnt about the links: those for the previous segments or ranges of the video.
     #[serde(default)]
     pub initial_estimates: Vec<InitialEstimate>,
     /// Parameters of the GreenBag policies.
@@ -42,7 +42,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// Policy `marline` with the radios of the GreenBag paper, a window of 32 MB, and no video.
+    /// Policy `marline` with the radios of the GreenBag paper, a reader window of 32 MB, metered links in use, and no
+    /// video.
     fn default() -> Self {
         let window = Some(DataSize::from_bytes(32_000_000));
         Self {
@@ -118,15 +119,15 @@ impl FromStr for Objective {
     }
 }
 
-/// What an earlier run learnt about one link.
+/// What earlier streams learnt about one link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InitialEstimate {
     /// The link.
     pub link: LinkId,
-    /// Mean rate of the link.
+    /// Mean rate of the link; zero: not known.
     pub rate: Bitrate,
-    /// Whether the link was on standby at the end of that run.
+    /// Whether the link was on standby at the end of the last one.
     pub is_standby: bool,
 }
 

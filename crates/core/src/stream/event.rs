@@ -98,14 +98,15 @@ pub enum StreamEvent {
         /// Offset one past the last deliverable byte.
         end: u64,
     },
-    /// The link mode has changed. For reports; the driver does nothing.
+    /// The link mode has changed. For reports; the driver also closes idle connections of links that are out of use.
     Mode {
         /// The new mode.
         mode: LinkMode,
         /// Reason of the change.
         reason: ModeReason,
     },
-    /// A link goes on standby or becomes active again. For reports; the driver does nothing.
+    /// A link goes on standby or becomes active again. For reports; the driver also closes the idle connections of a link
+    /// on standby.
     Standby {
         /// The link.
         link: LinkId,

@@ -98,6 +98,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
+    /// A link with a goodput of `mbps` Mbit/s and `backlog` bytes still to arrive.
     fn link_backlog(link: u16, mbps: u64, backlog: u64) -> LinkBacklog {
         let unfinished = DataSize::from_bytes(backlog);
         LinkBacklog { link: LinkId(link), goodput: Bitrate::from_mbps(mbps), backlog: unfinished }

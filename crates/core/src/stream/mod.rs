@@ -7,7 +7,7 @@
 //! 1. A stream owns a [`Fetch`] machine. Connections, response heads, validators, captive portals, bans, stalls and
 //!    coverage belong to the download. The stream only chooses which link requests which range next, which requests are
 //!    canceled, and which links are on standby. It controls the download through a handful of methods
-//!    (`fetch::external_scheduler`), which take effect in the same turn.
+//!    (`fetch::external_control`), which take effect in the same turn.
 //! 2. One turn: the input goes to the download; the download's outputs are noted (each request is a subsegment of some
 //!    link) and forwarded; bytes that have arrived in order go to the player model and to the driver; then the policy
 //!    gives its commands, and the download's `tick` ends the turn.
@@ -21,6 +21,10 @@
 //! stream, and its outputs come back wrapped. A second machine beside `fetch` was rejected because two thirds of it
 //! would be the same code. Policies inside `fetch` were rejected because a download knows nothing of a player's
 //! deadlines and of the energy that radios use.
+//!
+//! `scheduler` is marline's policy; `newsvendor` decides for it whether the costly link goes on standby, and `objective`
+//! gives the cost of a byte. `greenbag` is GreenBag's policy, and `load_balancer` divides segments for it. `link` has the
+//! outstanding ranges and the goodput of each link.
 
 mod config;
 mod event;
@@ -142,7 +146,7 @@ impl Stream {
         self.fetch.transfers().is_standby(link)
     }
 
-    /// What was learnt about the links, to be passed to a later run as [`Config::initial_estimates`].
+    /// What was learnt about the links, to be passed to a later stream as [`Config::initial_estimates`].
     pub fn estimates(&self) -> Vec<InitialEstimate> {
         self.scheduler.estimates()
     }
@@ -386,6 +390,6 @@ impl Machine for Stream {
     }
 }
 
-/// How often a link that is used alone is checked. Our choice: GreenBag polls the player periodically (§IV-C) without
-/// giving an interval.
+/// How often the active links are checked while others are on standby, and how long none may be active before all are
+/// activated. Our choice: GreenBag polls the player periodically (§IV-C) without giving an interval.
 const LINK_CHECK_INTERVAL: Duration = Duration::from_millis(250);

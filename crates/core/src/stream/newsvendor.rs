@@ -10,8 +10,8 @@
 //!
 //! surplus bytes are paid for; a shortfall activates the radio again, which costs a promotion and a whole tail. The
 //! link stays in use if some `x > 0` costs less than `x = 0`.
-//! 2. The next bytes have the present price, all later ones the usual price. A link that is fast at present is
-//!    therefore used longer, a slow one shorter.
+//! 2. The next bytes (4.5 s at the present rate) have the present price, all later ones the usual price. A link that is
+//!    fast at present is therefore used longer, a slow one shorter.
 //! 3. An activation counts [`ACTIVATION_WEIGHT`] times its cost, because one that was needed is seldom the last.
 //!
 //! GreenBag §IV-B only checks whether the cheap link suffices at its predicted rate. A point estimate is wrong half of
@@ -99,6 +99,7 @@ mod tests {
     const MB: u64 = 1_000_000;
 
     /// GreenBag's radios at 3 Mbit/s each: an extra megabyte over LTE costs 4.37 J, a tail 15.12 J.
+    /// `remaining` bytes are missing; the other links are expected to bring `mean` of them, with a standard deviation of `spread`.
     fn newsvendor(remaining: u64, mean: u64, spread: u64) -> Newsvendor {
         Newsvendor {
             remaining: DataSize::from_bytes(remaining),

@@ -33,5 +33,5 @@ fn per_bit_tariff(per_bit: EnergyPerBit) -> RadioModel {
     RadioModel::new(PowerCurve { base: Power::ZERO, per_bit, ..PowerCurve::default() })
 }
 
-/// Cost of a byte on a metered link: one nanojoule per bit, or 8 J per gigabyte, about what radios cost.
+/// Cost of a bit on a metered link: one nanojoule. Only comparisons count, so the value is arbitrary.
 const COST_UNIT: EnergyPerBit = EnergyPerBit::from_picojoules(1000);

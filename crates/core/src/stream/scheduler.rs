@@ -70,7 +70,7 @@ impl Scheduler {
         self.links.entry(link).or_insert(LinkHistory { had_idle: true, ..LinkHistory::default() }).received += len;
     }
 
-    /// Adds an estimate of an earlier run. It has the weight of this run's first samples.
+    /// Adds an estimate of an earlier stream. It counts as much as [`MIN_SAMPLES`] samples of this one.
     pub(super) fn add_estimate(&mut self, expected: InitialEstimate) {
         let history =
             self.links.entry(expected.link).or_insert(LinkHistory { had_idle: true, ..LinkHistory::default() });
@@ -310,7 +310,7 @@ impl Stream {
         !newsvendor.should_keep_link() && self.set_standby(costly, true, ModeReason::Cheapest)
     }
 
-    /// Rules 4 and 7 before the scheduler controls the download: a link that an earlier run put on standby must be
+    /// Rules 4 and 7 before the scheduler controls the download: a link that an earlier stream put on standby must be
     /// activated when it is needed. Returns whether any link was activated.
     pub(super) fn activate_before_control(&mut self) -> bool {
         // Links come up one after the other; at the start none counts as lost.

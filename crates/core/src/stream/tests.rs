@@ -13,20 +13,25 @@ use crate::units::DataSize;
 const LTE: LinkId = LinkId(0);
 const WIFI: LinkId = LinkId(1);
 
-/// A driver whose links carry `rates` bytes per millisecond and whose server responds at once.
+/// A driver of which each connection carries the rate of its link (`rates`, bytes per millisecond) and whose server
+/// responds at once.
 struct TestDriver {
     stream: Stream,
+    /// Length of the file in bytes.
     total: u64,
     millis: u64,
     rates: BTreeMap<LinkId, u64>,
     conns: BTreeMap<ConnId, (LinkId, Vec<(ReqId, ByteRange)>)>,
     received: Vec<(LinkId, ByteRange)>,
+    /// End of the bytes that the player has in order.
     delivered: u64,
     events: Vec<StreamEvent>,
     done: bool,
 }
 
 impl TestDriver {
+    /// A video of `total` bytes and `seconds` of playing time at a constant rate, that starts to play once 1 MB is
+    /// buffered. `rates`: bytes per millisecond of LTE and of Wi-Fi.
     fn new(policy: Policy, total: u64, seconds: u64, rates: [u64; 2]) -> Self {
         let video = MediaProfile::variable([(Duration::from_secs(seconds), DataSize::from_bytes(total))]).unwrap();
         let player = crate::playback::BufferThresholds { low: DataSize::from_bytes(1_000_000), high: None };
@@ -98,7 +103,7 @@ impl TestDriver {
         }
     }
 
-    /// One millisecond: each link delivers its bytes for the first requests of its connections.
+    /// One millisecond: each connection delivers its bytes for its first requests.
     fn step(&mut self) {
         self.millis += 1;
         let mut inputs: Vec<fetch::Input> = Vec::new();
@@ -172,7 +177,7 @@ fn greenbag_e_stops_using_lte_once_wifi_suffices() {
 fn the_earlier_part_of_a_segment_goes_to_the_faster_link() {
     let mut driver = TestDriver::new(Policy::GreenbagP, 8_000_000, 40, [100, 600]);
     driver.run(6000);
-    // Whenever LTE begins a part, the bytes directly before it came over Wi-Fi.
+    // Where LTE begins a part, the bytes directly before it came over Wi-Fi; two parts may be exceptions.
     let first = |link: LinkId| {
         let ranges: crate::fetch::RangeSet =
             driver.received.iter().filter(|(by, _)| *by == link).map(|(_, range)| *range).collect();
@@ -367,7 +372,8 @@ fn a_resumed_run_keeps_standby_links_on_standby() {
 
 #[test]
 fn standby_of_the_costly_link_depends_on_the_following_parts() {
-    // 8 s of 2 Mbit/s over 3 and 4 Mbit/s; only the estimates of earlier parts are known.
+    // A segment of 8 s at 2 Mbit/s. Estimates of earlier parts are known: 3 Mbit/s for Wi-Fi, 4 for LTE; the links
+    // carry 3.2 and 2.4. `beyond`: bytes of the following minute; `lead`: seconds until the segment is played.
     let run_with = |beyond: u64, lead: u64, standby: bool| {
         let driver = TestDriver::new(Policy::Marline, 2_000_000, 8, [300, 400]);
         let config = driver.stream.config.clone();
@@ -392,7 +398,7 @@ fn standby_of_the_costly_link_depends_on_the_following_parts() {
         assert!(driver.done && driver.delivered == 2_000_000);
         (driver.received_over(LTE), driver.events.clone())
     };
-    // Of 2 Mbit/s for a minute Wi-Fi delivers everything, of 4 Mbit/s it does not.
+    // If the following minute has 2 Mbit/s, Wi-Fi delivers everything; if it has 4 Mbit/s, Wi-Fi does not.
     let (few, event) = run_with(15_000_000, 8, false);
     assert!(
         event.contains(&StreamEvent::Standby { link: LTE, standby: true, reason: ModeReason::Cheapest }),

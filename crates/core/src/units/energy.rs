@@ -36,7 +36,7 @@ impl Energy {
         self.0
     }
 
-    /// Joules, for reports only.
+    /// Joules, for reports and for formulas that need a float.
     pub fn as_joules_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }

@@ -35,7 +35,7 @@ impl Bitrate {
         self.0
     }
 
-    /// In Mbit/s, for reports only.
+    /// In Mbit/s, for reports and for formulas that need a float.
     pub fn as_mbps_f64(self) -> f64 {
         self.0 as f64 / 1e6
     }

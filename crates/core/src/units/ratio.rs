@@ -28,7 +28,7 @@ impl Ratio {
         Self(n.saturating_mul(10_000))
     }
 
-    /// `part / whole`, rounded down; zero if `whole` is zero.
+    /// `part / total`, rounded down; zero if `total` is zero.
     pub fn of(part: u64, total: u64) -> Self {
         let ppm = (u128::from(part) * 1_000_000).checked_div(u128::from(total)).unwrap_or(0);
         Self(u32::try_from(ppm).unwrap_or(u32::MAX))

@@ -59,6 +59,7 @@ fn sockets_are_polled_again_after_an_output() {
 #[test]
 fn all_connections_are_served_under_a_rate_limit() {
     let ids: Vec<ConnId> = [1, 4, 7].map(ConnId).into();
+    // The connection served last, and the order in which the next round serves all of them.
     for (served, want) in [(0, [1, 4, 7]), (1, [4, 7, 1]), (5, [7, 1, 4]), (7, [1, 4, 7]), (9, [1, 4, 7])] {
         assert_eq!(rotated_after(ConnId(served), ids.clone()), want.map(ConnId), "{served}");
     }

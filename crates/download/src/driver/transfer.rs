@@ -84,7 +84,7 @@ impl<'a> Transfer<'a> {
     /// Executes an output of the machine. Nothing here calls the machine: results go to
     /// [`pending_inputs`](Self::pending_inputs), because the machine must be drained before its next input.
     pub(super) fn execute(&mut self, machine_output: MachineOutput) {
-        // The run has ended: outputs are still drained (and recorded), but no longer executed.
+        // The transfer has ended: outputs are still drained (and recorded), but no longer executed.
         if self.result.is_some() {
             return;
         }
@@ -113,7 +113,8 @@ impl<'a> Transfer<'a> {
             Output::Close { conn } => self.close_conn(conn),
             Output::Identified { total, validator } => self.on_identified(total, validator.as_ref()),
             Output::Restart => {
-                // The file has changed: everything that describes its previous version is discarded.
+                // The download begins again (another version, another mirror, a lost single response): what counts or
+                // describes the discarded bytes is reset.
                 self.consumed_end = 0;
                 self.is_date_checked = false;
                 self.resumed_bytes = 0;

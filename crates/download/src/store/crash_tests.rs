@@ -34,7 +34,7 @@ enum Step {
     PowerFailure,
     /// The user interrupts the run (SIGINT).
     Suspend,
-    /// The disk becomes full after `room` more bytes, which ends the run.
+    /// The disk becomes full after `free_bytes` more bytes, which ends the run.
     DiskFull { free_bytes: u32 },
     /// The next sync fails.
     FailNextSync,
@@ -84,8 +84,9 @@ struct CrashHistory {
     cursors: [u64; 4],
     /// Ranges that this run considers stored.
     stored: RangeSet,
-    /// Whether only kills have occurred since the present version of the file began.
-    only_kills: bool,
+    /// Whether no run has ended with an error (a failed sync) since the file was last complete. Otherwise a kill may cost
+    /// more bytes.
+    no_run_failed: bool,
     /// Ranges that were on the disk at the last power failure, and so must survive the next one.
     durable: RangeSet,
 }
@@ -105,7 +106,7 @@ impl CrashHistory {
             now: Instant::ZERO,
             cursors: [0, 1, 2, 3].map(|i| i * TOTAL / 4),
             stored: RangeSet::default(),
-            only_kills: true,
+            no_run_failed: true,
             durable: RangeSet::default(),
         };
         history.reopen();
@@ -185,7 +186,7 @@ impl CrashHistory {
                 }
                 self.reopen();
                 let lost = before - self.stored.len();
-                assert!(!self.only_kills || lost < DataSize::from_mib(4), "{lost} lost by a kill");
+                assert!(!self.no_run_failed || lost < DataSize::from_mib(4), "{lost} lost by a kill");
                 Ok(())
             }
             Step::PowerFailure => {
@@ -239,9 +240,9 @@ impl CrashHistory {
         assert!(safe.iter().all(|span| self.stored.end_of_run(span.start) >= span.end), "lost from the disk");
     }
 
-    /// The run ends with an error, as the driver would end it, and the page cache is dropped.
+    /// The run ends after an error, a failed sync, as the driver would end it, and the page cache is dropped.
     fn fail_sync(&mut self) {
-        self.only_kills = false;
+        self.no_run_failed = false;
         self.durable = RangeSet::default();
         if let Some(part) = self.part.take() {
             let _ = part.suspend();
@@ -273,7 +274,7 @@ impl CrashHistory {
         let names = self.fs.names();
         assert_eq!(names, [path()], "no other file is left");
         self.version += 1;
-        self.only_kills = true;
+        self.no_run_failed = true;
         self.durable = RangeSet::default();
         self.reopen();
         Ok(())

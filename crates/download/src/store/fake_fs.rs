@@ -51,8 +51,9 @@ struct FakeFile {
     visible: Vec<u8>,
     durable: Vec<u8>,
     changes: Vec<(u64, DataChange)>,
+    /// The mark of an unfinished file (an extended attribute), which is durable at once.
     marked: bool,
-    /// The tag as programs see it, the tag on the disk, and the changes that are not synced yet.
+    /// The tag (the unique value of the mark) as programs see it, the tag on the disk, and the changes that are not synced yet.
     tag: Option<[u8; 16]>,
     durable_tag: Option<[u8; 16]>,
     tag_changes: Vec<(u64, [u8; 16])>,
@@ -152,6 +153,7 @@ impl FakeFsState {
         self.name_changes.push((self.clock, change));
     }
 
+    /// Syncs the file's changes up to the clock value `until`.
     fn sync(&mut self, file: usize, until: u64) -> io::Result<()> {
         let fails = std::mem::take(&mut self.sync_fails);
         let stored = &mut self.files[file];

@@ -1,6 +1,6 @@
 //! The file-system operations that a download needs, and their implementation for Linux.
 //!
-//! The interface is small on purpose: each method is one system call with one promise about crashes. So a model can
+//! The interface is small on purpose: each method is one short operation with one promise about crashes. So a model can
 //! keep and break the same promises (`fake_fs`), and the rules of [`super::partial_file`] are tested against the
 //! worst file system that POSIX allows.
 //!

@@ -145,7 +145,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Discards everything because the file has changed. Possible only while the reader knows nothing of the file.
+    /// Discards everything: the download begins again. Possible only while the reader knows nothing of the file.
     pub(super) fn restart(&self) -> Result<(), StoreError> {
         let mut state = self.shared.lock();
         let passed = state.reorder.next();

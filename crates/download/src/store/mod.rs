@@ -5,8 +5,8 @@
 //!
 //! The following rules are tested against a model of a file system that loses any subset of the unsynced writes:
 //!
-//! 1. Each byte is written once, at once, to `FILE.part`. `FILE` appears by a rename when all bytes are complete,
-//!    verified and synced. An older `FILE` is replaced at that moment and not earlier.
+//! 1. Each byte is written once, at once, to `FILE.part`. `FILE` appears by a rename when all bytes are complete and
+//!    verified, and, if the file has a journal, synced. An older `FILE` is replaced at that moment and not earlier.
 //! 2. `FILE.part.journal` records which bytes are stored. It is created after 1 MB or 1 s, and only for files with
 //!    a known size and a strong validator. After a crash of the process its `written` records hold, after a crash
 //!    of the host only its `synced` records. `partial_file` has the order of system calls that ensures this.
@@ -25,6 +25,11 @@
 //!
 //! Writing with aio or io_uring was rejected: a `pwrite` into the page cache is a copy, and at these rates a copy
 //! by another thread costs more than it saves.
+//!
+//! `partial_file` decides what is written, recorded and synced when. `journal_file` writes the journal, from the ranges
+//! that `coalesce` merges; `resume` reads it. `fs` and `fsync_thread` are the system calls; `paths` and `portable_name`
+//! choose names. `stream_writer`, `memory_stream` and `sequential_file` write in order, with `reorder_buffer`. `digest`
+//! computes checksums, and `completed_files` lists what needs no second download.
 
 mod coalesce;
 mod completed_files;
@@ -264,7 +269,7 @@ impl Store {
         }
     }
 
-    /// Sets the expected checksum of the full file. Call it before the first [`Store::write`].
+    /// Sets the expected checksum of the full file. For a stream, call it before the first [`Store::write`].
     pub fn expect_checksum(&mut self, checksum: Checksum) {
         match &mut self.backend {
             Backend::File(_) => self.checksum = Some(checksum),
@@ -391,8 +396,8 @@ impl Store {
         }
     }
 
-    /// Stores bytes at an offset. Costs one system call for a file and one copy for a stream. It never waits for a
-    /// disk or a reader.
+    /// Stores bytes at an offset. Costs one system call for a file, seldom a second one for its journal, and one copy for a
+    /// stream. It never waits for a disk or a reader.
     ///
     /// # Errors
     /// The disk is full or fails, the reader is gone, or the bytes exceed the window of a stream.
@@ -437,7 +442,7 @@ impl Store {
         }
     }
 
-    /// Discards all stored bytes, because the file has changed.
+    /// Discards all stored bytes: the download begins again, for example because the file has changed.
     ///
     /// # Errors
     /// The bytes cannot be discarded, or the reader of a stream has consumed some of them.

@@ -2,7 +2,7 @@
 //! crash.
 //!
 //! 1. The bytes are written to `FILE.part`, the records to `FILE.part.journal`. `FILE` itself appears by one
-//!    rename, when all bytes are complete and synced. Until then an older `FILE` stays as it is.
+//!    rename, when all bytes are complete and, if there is a journal, synced. Until then an older `FILE` stays as it is.
 //! 2. A `written` record is appended after the write that it describes, at the latest after [`MAX_UNRECORDED`]
 //!    bytes or [`RECORD_INTERVAL`]. The page cache outlives a killed process, so the record holds until the host
 //!    goes down.
@@ -15,9 +15,9 @@
 //! 6. A journal that was read is rewritten with the present page-cache epoch, so that it stays small: written to a
 //!    new file, synced, and renamed over the old one. The same happens when a journal has become much longer than
 //!    its contents need.
-//! 7. At the end: fsync, rename, removal of the journal, fsync of the directory. A journal that reappears after a
-//!    power failure would describe the `FILE.part` of the next download. So its removal is synced as well as the
-//!    rename.
+//! 7. At the end: fsync, rename, removal of the journal, fsync of the directory; without a journal only the rename. A
+//!    journal that reappears after a power failure would describe the `FILE.part` of the next download. So its removal
+//!    is synced as well as the rename.
 //! 8. No journal is created before [`JOURNAL_AFTER_BYTES`] or [`JOURNAL_AFTER`]. Nor is it for a file without size
 //!    and strong validator, which could not be resumed anyway.
 //! 9. A non-empty `FILE.part` belongs to marline if it has marline's mark (an extended attribute), or an authentic
@@ -52,17 +52,17 @@ use super::journal_file::{self, JournalFile, JournalIdentity, RecordedRanges};
 use super::paths::DownloadPaths;
 use super::resume::ExistingDownload;
 
-/// Our choice: fewer bytes are fetched again in a moment, so they need no journal.
+/// Number of written bytes from which on there is a journal. Our choice: fewer are fetched again in a moment.
 const JOURNAL_AFTER_BYTES: u64 = 1_000_000;
 /// The same limit for slow downloads, counted from the first byte.
 const JOURNAL_AFTER: Duration = Duration::from_secs(1);
-/// Our choice: a quarter of the 4 MiB that a killed process may lose.
+/// Number of written bytes after which records are appended at the latest. Our choice: a killed process loses no more.
 const MAX_UNRECORDED: u64 = 1 << 20;
-/// Our choice: 32 bytes for each open run, four times a second, cost next to nothing, and a quarter of a second of
-/// data is quickly fetched again.
+/// Time after which records are appended at the latest. Our choice: 32 bytes for each open run, four times a second, cost
+/// next to nothing, and a quarter of a second of data is quickly fetched again.
 const RECORD_INTERVAL: Duration = Duration::from_millis(250);
-/// Our choice: the data that a power failure costs. A shorter interval would make slow disks write small pieces all
-/// the time.
+/// Time between two syncs. Our choice: the received data that a power failure costs. A shorter interval would make slow
+/// disks write small pieces all the time.
 const SYNC_INTERVAL: Duration = Duration::from_secs(3);
 
 /// An unfinished file, locked by this run.
@@ -248,7 +248,7 @@ impl<D: FileSystem> PartialFile<D> {
         Some(self.recorded_at + RECORD_INTERVAL)
     }
 
-    /// Discards all bytes, because the file has changed. Rule 5: the journal goes first.
+    /// Discards all bytes: the download begins again. Rule 5: the journal goes first.
     pub(super) fn restart(&mut self) -> Result<(), StoreError> {
         self.remove_journal()?;
         self.fs.truncate(&self.file, 0).map_err(|e| StoreError::io(&self.paths.part, "truncating", e))?;
@@ -261,11 +261,11 @@ impl<D: FileSystem> PartialFile<D> {
         Ok(())
     }
 
-    /// Checks that all bytes are stored, and syncs them. The file keeps its unfinished name.
+    /// Checks that all bytes are stored, and syncs them if there is a journal. The file keeps its unfinished name.
     pub(super) fn complete_and_sync(&mut self) -> Result<(), StoreError> {
         self.check_complete()?;
-        // Small files have no journal and are not synced: as with other tools, the kernel writes them back in its
-        // own time. What a power failure takes is quickly fetched again.
+        // Files without a journal, mostly small ones, are not synced: as with other tools, the kernel writes them back
+        // in its own time. What a power failure takes is fetched again.
         if self.journal.is_some() { self.sync_data() } else { Ok(()) }
     }
 

@@ -11,7 +11,7 @@ use marline_core::wire::download_journal::{Header, HeaderError, PageCacheEpoch, 
 use super::fs::{FileSystem, Ownership};
 use super::journal_file::from_stored;
 
-/// Maximum length of a journal. The largest real ones have a few mebibytes, so a longer file is not marline's.
+/// Maximum number of bytes that are read of a journal. The largest ones have a few mebibytes.
 const MAX_JOURNAL_LEN: u64 = 64 << 20;
 
 /// The state that an earlier run has left.
@@ -39,7 +39,7 @@ pub(super) enum ExistingDownload {
 /// Why the bytes of an earlier run are not used, as one line for the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum RestartReason {
-    /// The run kept no journal: it was too short, or the file had no size or validator.
+    /// The run kept no journal: it was too short, the file had no size or validator, or there was no key.
     NoJournal,
     /// The journal belongs to another URL.
     OtherUrl,

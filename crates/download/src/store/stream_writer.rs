@@ -133,7 +133,7 @@ impl StreamWriter {
         }
     }
 
-    /// Discards everything because the file has changed. Possible only while nothing was delivered.
+    /// Discards everything: the download begins again. Possible only while nothing was delivered.
     pub(super) fn restart(&mut self) -> Result<(), StoreError> {
         self.reorder.clear();
         if self.reorder.next() == 0 {

@@ -189,6 +189,7 @@ fn a_planted_mark_does_not_make_bytes_count() {
         }
         let tag = value.clone().try_into().unwrap_or([0; 16]);
         std::fs::write(site.journal(), forged_journal(tag, |_| [0; 16])).unwrap();
+        // Values of these lengths are taken for marline's mark: the file is emptied and downloaded from zero.
         let is_marked = matches!(value.len(), 1 | 16);
         let error = site.download("a mark");
         assert_eq!(error.is_none(), is_marked, "{error:?}");
@@ -219,7 +220,7 @@ fn a_genuine_journal_of_something_else_proves_nothing() {
     store.suspend().unwrap();
     std::fs::write(site.journal(), journal_bytes).unwrap();
     assert_eq!(site.open().unwrap().restart_reason, Some(RestartReason::OtherPartialFile));
-    // Records of another journal behind a genuine header.
+    // Records of another journal behind a genuine header, which takes 160 bytes here; a record takes 32.
     let (site, donor) =
         (TestDownload::with_partial(URL, &genuine_data()), TestDownload::with_partial(URL, &foreign));
     let (journal, other) = (std::fs::read(site.journal()).unwrap(), std::fs::read(donor.journal()).unwrap());

@@ -476,7 +476,7 @@ fn a_directory_without_permission_is_reported() {
     assert!(matches!(error, StoreError::NotWritable { .. }), "{error:?}");
 }
 
-/// Size of the file that the child of the next test downloads, from a server without faults.
+/// Size of the file that the child of the next test writes, as a download would, from known bytes.
 const KILL_SIZE: usize = 12 << 20;
 
 #[test]
@@ -532,6 +532,7 @@ fn inside_a_run_that_is_killed() {
         store.write(gap.start, &data[gap.start as usize..end as usize]).unwrap();
         stored.insert(ByteRange::new(gap.start, end));
         from = (end + KILL_SIZE as u64 / 2) % KILL_SIZE as u64;
+        // The store's time runs 50 times as fast, so that a journal exists before most of the kills.
         store.tick(Instant::from_nanos(begun.elapsed().as_nanos() as u64 * 50)).unwrap();
         std::thread::sleep(std::time::Duration::from_micros(50));
     }

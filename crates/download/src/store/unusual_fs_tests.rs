@@ -8,7 +8,7 @@ use super::fs_quirks::{self, FsQuirks};
 use super::tests::{namespace_file, run_in_namespace};
 use super::*;
 
-/// Restrictions of FAT.
+/// FAT's restriction of the characters in names.
 const DOS_QUIRKS: FsQuirks = FsQuirks {
     forbidden_chars: ":?\"<>|*\\",
     max_name_len: 0,
@@ -94,6 +94,7 @@ fn a_suggested_name_is_as_long_as_the_file_system_allows() {
 
 #[test]
 fn a_file_system_without_random_writes_is_written_sequentially() {
+    // `sequential`: the error of a write anywhere but at the end.
     let quirk = |sequential| FsQuirks { seek_errno: sequential, ..FsQuirks::default() };
     let all = [
         quirk(Some(Errno::SPIPE)),
@@ -167,6 +168,7 @@ fn a_file_that_is_too_large_for_the_file_system_fails_before_its_first_byte() {
 
 #[test]
 fn the_limit_of_a_real_file_system_is_known_before_the_first_byte() {
+    // ext4 without extents and with blocks of 1 KiB stores files of up to 16 GiB; the test inside tries 20 GiB.
     run_in_namespace(
         "store::unusual_fs_tests::inside_a_file_system_with_a_limit",
         "dd if=/dev/zero of=/run/img bs=1M count=16 2>/dev/null; mkfs.ext4 -q -F -b 1024 -O ^extent,^64bit,^huge_file,^has_journal /run/img; \
@@ -186,6 +188,7 @@ fn inside_a_file_system_with_a_limit() {
 
 #[test]
 fn a_limit_of_the_process_is_known_before_the_first_byte() {
+    // `ulimit -f` counts blocks of 512 bytes.
     run_in_namespace(
         "store::unusual_fs_tests::inside_a_process_with_a_limit",
         "mount -t tmpfs tmpfs /mnt; ulimit -f 2048",

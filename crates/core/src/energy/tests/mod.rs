@@ -17,6 +17,7 @@ fn curve(base: &str, per_bit: &str) -> PowerCurve {
     PowerCurve { base: base.parse().unwrap(), per_bit: per_bit.parse().unwrap(), second_slope: None }
 }
 
+/// A promotion, or one stage of a tail, that lasts this number of microseconds.
 fn stage(power: &str, micros: u64) -> PowerStage {
     PowerStage { power: power.parse().unwrap(), time: Duration::from_micros(micros) }
 }
@@ -57,7 +58,7 @@ pub(crate) fn huang() -> Model {
     Model::new("huang2012", radios, ConcurrentDraw::default(), Power::ZERO).unwrap()
 }
 
-/// The fit to eMPTCP Table 2: the two radios share 298.5 mW.
+/// The fit to eMPTCP Table 2: while both radios are active, they draw 298.44 mW less than the sum of their powers.
 pub(crate) fn emptcp() -> Model {
     let (wifi, lte) = (curve("469.1mW", "112.6nJ/bit"), curve("1288.04mW", "51.97nJ/bit"));
     let second_slope = SecondSlope { rate: Bitrate::from_mbps(5), extra_per_bit: "60.63nJ/bit".parse().unwrap() };

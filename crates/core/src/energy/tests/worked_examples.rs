@@ -227,6 +227,7 @@ fn the_shared_base_power_gives_the_thresholds_of_emptcps_table_2() {
         let lte_only = crossover_rate(&|wifi| per_bit(&[(LinkKind::Lte, lte)]) < both(wifi));
         let both_until = crossover_rate(&|wifi| both(wifi) < per_bit(&[(LinkKind::Wifi, wifi)]));
         assert_near(both_until, above, 0.06 * above);
+        // The model does not fit the lower threshold of the first row: it gives 0.068 instead of 0.043.
         if row > 0 {
             assert_near(lte_only, below, 0.06 * below);
         }

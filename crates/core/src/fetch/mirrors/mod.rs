@@ -360,5 +360,6 @@ impl Link {
 const STALLED_MIRROR_TIMEOUT: Duration = Duration::from_secs(3);
 /// The same after all mirrors were tried: another change is unlikely to help.
 pub(super) const MIRROR_RETRY_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a mirror that has delivered may refuse on all links. Our choice: the first two bans of a link.
+/// How long a mirror that has delivered may refuse on all links. Our choice: a link's first ban (5 s), and a probe that is
+/// refused after it.
 const REFUSING_MIRROR_TIMEOUT: Duration = Duration::from_secs(12);

@@ -157,7 +157,7 @@ impl Verification {
     }
 
     /// The driver has compared these bytes with their digest. Returns what does not match; the result is ignored if it
-    /// was not asked for, or if some of the bytes were replaced meanwhile.
+    /// was not requested, or if some of the bytes of a piece were replaced meanwhile.
     pub(super) fn on_verified(&mut self, range: ByteRange, matches: bool) -> Option<Mismatch> {
         self.verifying.take_if(|verifying| *verifying == range)?;
         if core::mem::take(&mut self.is_stale) {

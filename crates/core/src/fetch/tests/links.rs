@@ -331,14 +331,15 @@ fn a_links_rate_includes_bytes_of_closed_connections() {
     assert!((200_000..500_000).contains(&rate), "{rate}");
 }
 
-fn combined_mirrors() -> TestDriver {
+/// One link and two mirrors. They are used one at a time: without a digest, they are not known to have the same file.
+fn driver_with_two_mirrors() -> TestDriver {
     TestDriver::with_one_link(Config { mirrors: 2, ..Config::default() })
 }
 
 #[test]
 fn a_busy_mirror_is_left_for_the_next_one() {
     for status in [429, 500, 503] {
-        let mut driver = combined_mirrors();
+        let mut driver = driver_with_two_mirrors();
         driver.connect_newest(A, 5);
         let retry_after = Some(Duration::from_secs(60));
         driver.handle(Input::Head {
@@ -370,7 +371,7 @@ fn a_busy_mirror_is_left_for_the_next_one() {
 #[test]
 fn a_mirror_that_does_not_respond_is_left_for_the_next_one() {
     for is_connected in [false, true] {
-        let mut driver = combined_mirrors();
+        let mut driver = driver_with_two_mirrors();
         if is_connected {
             driver.connect_newest(A, 5);
         }
@@ -385,7 +386,7 @@ fn a_mirror_that_does_not_respond_is_left_for_the_next_one() {
 
 #[test]
 fn a_link_without_data_alternates_between_mirrors_until_one_works() {
-    let mut driver = combined_mirrors();
+    let mut driver = driver_with_two_mirrors();
     let mut request = Vec::new();
     for _ in 0..60 {
         driver.advance(Duration::from_millis(500));
@@ -412,6 +413,7 @@ fn a_stalled_link_keeps_a_mirror_from_which_other_links_receive_data() {
     assert!(driver.conns_on(B).iter().all(|conn| driver.conns[conn].1 == UrlId(1)));
 }
 
+/// `budget`: bytes that the link may carry.
 fn profile_with_budget(metered: bool, budget: u64) -> LinkProfile {
     LinkProfile { metered, budget: Some(DataSize::from_bytes(budget)), ..LinkProfile::new("x", LinkKind::Lte) }
 }
@@ -429,7 +431,7 @@ fn a_budget_of_zero_is_used_up_from_the_start() {
     driver.link_up(B, LinkProfile { metered: true, ..LinkProfile::new("b", LinkKind::Lte) });
     driver.connect_newest(B, 5);
     driver.deliver_all(B, 3_000_000, Some("\"v1\""));
-    assert!(driver.done, "a metered link replaces the one without budget: {:?}", driver.failed);
+    assert!(driver.done, "a metered link replaces the one whose budget is used up: {:?}", driver.failed);
 }
 
 #[test]

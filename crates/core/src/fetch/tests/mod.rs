@@ -42,6 +42,7 @@ pub(super) struct SentRequest {
     pub(super) conn: ConnId,
     pub(super) range: RequestRange,
     pub(super) if_range: Option<Validator>,
+    /// Offset in the file of the next byte of the accepted body; none: no body was accepted yet.
     pub(super) next_offset: Option<u64>,
 }
 
@@ -49,6 +50,7 @@ pub(super) struct SentRequest {
 pub(super) struct TestDriver {
     pub(super) fetch: Fetch,
     pub(super) now: Instant,
+    /// The open connections, also those that are not established yet, with their link and URL.
     pub(super) conns: BTreeMap<ConnId, (LinkId, UrlId)>,
     /// The server address that the machine chose for a connection, if it did.
     pub(super) conn_addresses: BTreeMap<ConnId, IpAddr>,
@@ -117,7 +119,7 @@ impl TestDriver {
             self.now = at;
             self.fetch.tick(at);
             self.drain();
-            assert!(self.fetch.deadline().is_none_or(|(next, _)| next > at), "rule 3");
+            assert!(self.fetch.deadline().is_none_or(|(next, _)| next > at), "rule 3 of the machine contract");
         }
         self.now = end;
     }
@@ -235,6 +237,7 @@ impl TestDriver {
         self.handle(Input::Head { req, head });
     }
 
+    /// The next `len` bytes of the body arrive; all of them at the present time.
     pub(super) fn deliver(&mut self, req: ReqId, len: u64) {
         if let Some(SentRequest { conn, next_offset: Some(at), .. }) = self.reqs.get_mut(&req) {
             let range = ByteRange::new(*at, *at + len);
@@ -270,6 +273,7 @@ impl TestDriver {
         }
     }
 
+    /// The connection is closed from outside, by this error, and its requests end with it.
     pub(super) fn close_conn(&mut self, conn: ConnId, kind: ConnErrorKind) {
         self.conns.remove(&conn);
         self.reqs.retain(|_, request| request.conn != conn);

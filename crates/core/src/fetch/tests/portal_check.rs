@@ -4,6 +4,7 @@ use super::*;
 use crate::fetch::BanReason;
 
 const SIZE: u64 = 3_000_000;
+/// Length of the page that a portal sends instead of the file.
 const PAGE_SIZE: u64 = 4000;
 const TAG: Option<&str> = Some("\"v1\"");
 const C: LinkId = LinkId(2);

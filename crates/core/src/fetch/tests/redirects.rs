@@ -51,7 +51,8 @@ fn run_redirects(config: Config, to: impl Fn(usize, UrlId) -> Option<u16>) -> (T
 
 #[test]
 fn endless_redirects_are_given_up() {
-    // Redirect loops of one, two and five URLs, and redirects that never repeat.
+    // Redirect loops of one, two and five URLs, and redirects that never repeat, each with its maximum number of
+    // requests.
     for (circle, most) in [(1, 16), (2, 30), (5, 70), (10_000, 110)] {
         let next = |_, at: UrlId| Some(if at.0 == circle { 1 } else { at.0 + 1 });
         let (driver, requests) = run_redirects(Config::default(), next);

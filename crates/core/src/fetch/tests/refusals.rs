@@ -3,8 +3,8 @@
 use super::servers::{SIZE, TAG, bytes, etag, honest_response, one_link, partial_head, serve, status_head};
 use super::*;
 
-/// The server delivers half of the file and then refuses everything for the duration `until`. Returns when the download
-/// ended.
+/// The server delivers half of the file, then responds to every request with the status `code` for the duration
+/// `until`, and then delivers the rest. Returns when the download ended.
 fn run_refusal_after_half(code: u16, until: Duration) -> (TestDriver, Instant) {
     let mut driver = one_link();
     let mut half = None;

@@ -4,7 +4,7 @@ use super::servers::{SIZE, TAG, resume_config};
 use super::*;
 
 #[test]
-fn the_initial_request_asks_for_data_and_each_link_continues_the_range() {
+fn the_initial_request_is_for_data_and_each_link_continues_the_range() {
     let mut driver = TestDriver::with_two_links(Config::default());
     driver.connect_newest(A, 20);
     let request = driver.requests_on(A);

@@ -12,8 +12,11 @@ struct SimulatedLink {
     one_way_ms: u64,
     /// Per request, when the server's response begins to arrive without a server delay.
     arrived_at: BTreeMap<ReqId, u64>,
+    /// Bytes of each response that have arrived.
     sent: BTreeMap<ReqId, u64>,
+    /// Number of milliseconds with unused capacity for want of a response, after the first two RTTs.
     idle_ms: u64,
+    /// When the link's last byte arrived.
     last_ms: u64,
     /// Delay of the server before each response.
     server_delay_ms: u64,
@@ -69,6 +72,7 @@ fn run(driver: &mut TestDriver, links: &mut [SimulatedLink], total: u64) -> u64 
     panic!("not done");
 }
 
+/// A link of `mbps` Mbit/s with a round-trip time of `rtt` milliseconds, and a server that responds at once.
 fn simulated_link(link: LinkId, mbps: u64, rtt: u64) -> SimulatedLink {
     SimulatedLink {
         link,
@@ -115,6 +119,7 @@ fn a_server_with_a_delay_before_each_response_gets_large_requests() {
 
 #[test]
 fn two_steady_links_finish_together_and_never_idle() {
+    // Each path: Mbit/s and RTT in ms.
     for (path_a, path_b) in [((80, 20), (61, 50)), ((8, 20), (61, 50)), ((50, 20), (5, 100)), ((30, 20), (30, 60))]
     {
         let total = 20_000_000;

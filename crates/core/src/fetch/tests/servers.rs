@@ -3,7 +3,9 @@
 use super::*;
 use crate::fetch::Resume;
 
+/// Length of the file in bytes.
 pub(super) const SIZE: u64 = 3_000_000;
+/// ETag of the file.
 pub(super) const TAG: Option<&str> = Some("\"v1\"");
 
 pub(super) fn bytes(n: u64) -> Option<DataSize> {

@@ -97,8 +97,8 @@ impl Transfers {
         }
     }
 
-    /// Limit for bytes that are transferred without use: under one percent of a large file, one bandwidth-delay product of
-    /// all connections for a small one.
+    /// Limit for bytes that are transferred without use: 0.8 % of the file, one bandwidth-delay product of all connections,
+    /// or 64 KiB, whichever is most.
     pub(super) fn max_waste(&self) -> DataSize {
         let total = self.coverage.total().unwrap_or_default();
         let pipes: DataSize = self.conns.values().map(|conn| conn.expected_rate(self.now) * conn.min_rtt()).sum();
@@ -289,7 +289,7 @@ impl Transfers {
         self.outputs.push_back(Output::Notice(notice));
     }
 
-    /// Asks to be called at this time, or earlier if another reason requires it.
+    /// Sets the deadline to this time, unless an earlier one is set.
     pub(super) fn set_timer(&mut self, at: Instant, reason: TimerReason) {
         let at = at.max(self.now + MIN_TIMER);
         if self.timer.is_none_or(|(earlier, _)| at < earlier) {
