@@ -3,8 +3,8 @@
 //!
 //! Lookups of relay names do not show this, because the system's resolver may get its answers over the other link.
 //!
-//! 1. The DNS servers of the links by which packets leave are probed each [`EACH`] while more than [`FEW`] packets leave. A failed link is
-//!    probed at growing intervals ([`Again`]), and not at all while nothing is sent.
+//! 1. The DNS servers of the links by which packets leave are probed each [`PROBE_INTERVAL`] while more than [`MAX_IDLE_PACKETS`] packets
+//!    leave in it. A failed link is probed at growing intervals ([`Backoff`]), and not at all while nothing is sent.
 //! 2. A lost packet is no failure: a link has failed only when its servers did not answer two queries in a row.
 //! 3. Metered links are probed last. Traffic does not move to them if the system's own resolver answers, because that may use servers that
 //!    no link has announced.

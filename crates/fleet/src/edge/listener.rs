@@ -6,7 +6,8 @@
 //!
 //! 1. The first byte distinguishes the protocols: 5 is SOCKS5's version, and no HTTP method begins with it.
 //! 2. The listeners are bound to loopback addresses unless the user configures others. Any host that can reach a listener may use it,
-//!    within the limits of [`ConnAdmission`](marline_net::admission::ConnAdmission), but cannot reach this host itself through it ([`target_acl`]).
+//!    within the limits of [`ConnAdmission`](marline_net::admission::ConnAdmission), but cannot reach this host itself through it
+//!    ([`target_acl`]).
 //! 3. After a refusal, data that the client has already sent is read and discarded, for a short time and up to [`MAX_DISCARDED`]. Closing a
 //!    socket with unread data would reset the connection, and the client might not receive the reply.
 

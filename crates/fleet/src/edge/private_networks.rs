@@ -11,7 +11,7 @@
 //!    name or refuses its address, the DNS servers of this host and of its links are queried. If all addresses are private and the kernel
 //!    has a more specific route for them, this host connects. Other names are not resolved here: an attacker who owns the domain may change
 //!    its addresses to private ones (DNS rebinding), and the queries would reveal the name to the access networks. A local name that has
-//!    led to the Internet within [`LASTS`] is not resolved either ([`PublicNames`]).
+//!    led to the Internet within [`NAME_LIFETIME`] is not resolved either ([`PublicNames`]).
 //!
 //! If such a route exists but TPROXY redirected a LAN connection nevertheless, because its packets carry a mark of another program, only a
 //! relay is tried ([`PrivateAccess::UnroutedOnly`]): a connection of this host would bypass its rules for forwarded packets.

@@ -8,7 +8,7 @@
 //! 3. The free capacity is the capacity less the reserved rate or the rate carried since the last heartbeat, whichever is larger.
 //! 4. A service that has restarted requests the reservations, and gets them at once ([`HeartbeatReply::report_reservations`]).
 //! 5. A revocation list of the relay's authority that is newer than the present one is written to the relay's file, from which
-//!    `super::trust` reads it like any other.
+//!    `server_trust` reads it like any other.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

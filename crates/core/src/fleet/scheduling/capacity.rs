@@ -1,4 +1,4 @@
-//! What relays have left, and what edges can reach through them: read-only calculations on relays and placements.
+//! The free capacity of relays, and the rates that edges can reach through them: read-only calculations on relays and placements.
 
 use core::time::Duration;
 

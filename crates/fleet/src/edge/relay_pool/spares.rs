@@ -71,7 +71,7 @@ impl RelayPool {
             let generation = self.generation.load(Ordering::Relaxed);
             match join_dial(self.dial_in_background(&first_relay)).await {
                 Ok(conn) => {
-                    // `drop_ready` increments the generation before it takes this lock.
+                    // `drop_spares` increments the generation before it takes this lock.
                     let mut ready = lock(&self.spares);
                     if self.generation.load(Ordering::Relaxed) == generation {
                         ready.push_back((first_relay, Instant::now(), conn));
