@@ -102,7 +102,7 @@ pub struct UdpLinkSelector {
     now: Instant,
     output: Option<UdpLinkState>,
     state: UdpLinkState,
-    /// The last known rate of the current link.
+    /// The current link's last peak rate that counted as known (rule 3).
     peak: Bitrate,
     /// The link that is better than the current one, and since when.
     candidate: Option<(String, Instant)>,

@@ -239,7 +239,8 @@ mod tests {
     }
 
     /// Runs a round of probes over the links `own`, `free` and `metered`, where packets leave by `own`. `answers` gives for each link
-    /// whether its servers answer each query; the last value repeats. Returns which servers were probed, and the result.
+    /// whether its servers answer each query; the last value repeats. `before` are the links that had failed, `system` is whether the
+    /// system's resolver answers. Returns which servers were probed, and the result.
     fn run(before: &[&str], system: bool, answers: &[(&str, &[bool])]) -> (Vec<String>, DnsProbeResult) {
         let link = |name: &str| LinkState {
             name: name.to_owned(),

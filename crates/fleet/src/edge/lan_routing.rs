@@ -88,7 +88,7 @@ impl Default for RouteUpdate {
 }
 
 impl RouteUpdate {
-    /// The state of LAN packets: what was decided, if the kernel accepted it.
+    /// Which link LAN packets take: the decided one, if the kernel accepted the route.
     fn udp_link_state(&self, decided: &UdpLinkState) -> UdpLinkState {
         match self.route_result {
             Ok(()) => decided.clone(),

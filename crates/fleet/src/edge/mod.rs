@@ -222,6 +222,7 @@ pub struct Edge {
     unused_links: watch::Sender<Vec<UnusedLink>>,
     stream_origin: watch::Sender<live_match::StreamOrigin>,
     direct_meter: Arc<traffic_meter::TrafficMeter>,
+    /// Limit the name lookups of direct flows, and the refused clients that get a reply.
     lookup_permits: Arc<Semaphore>,
     refusal_permits: Arc<Semaphore>,
     /// Interface of the VPN that has the default route.

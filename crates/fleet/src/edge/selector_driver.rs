@@ -85,11 +85,13 @@ pub struct SelectorDriver {
     state_writer: StateWriter,
     /// The authority of the revocation list, and the path of its file.
     crl: (CertificateDer<'static>, PathBuf),
-    /// When the list could last not be fetched.
+    /// When the revocation list could not be fetched the last time.
     crl_failed_at: Option<std::time::Instant>,
     configured: Vec<RelayConfig>,
+    /// The traffic counters of each relay at the last sample, and when that was.
     readings: BTreeMap<Name, MeterReading>,
     sampled_at: std::time::Instant,
+    /// The traffic counters of direct flows at the last sample, and their highest sending rate.
     direct_traffic: (MeterReading, Bitrate),
     status: watch::Sender<FleetStatus>,
 }

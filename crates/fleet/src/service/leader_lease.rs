@@ -30,6 +30,7 @@ pub(super) struct LeaderLease {
     /// End of the lease in nanoseconds of [`boot_time`]; 0: not the leader.
     leads_until: AtomicU64,
     leader: Mutex<Option<Leader>>,
+    /// The greatest epoch that a relay has seen, if it is later than ours: a new one must be greater.
     min_epoch: AtomicU64,
     /// Notified when a bid must not wait for its interval.
     pub(super) bid_now: Notify,

@@ -50,7 +50,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(30 * 60);
 const RATE_LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Our choice: three candidates then fit into [`TOTAL_PROBE_TIME`].
 const PROBE_TIME: Duration = Duration::from_millis(1500);
-/// BASS section IV-B spends this time on each relay.
+/// For all probes between two requests. BASS section IV-B spends this time on each relay.
 const TOTAL_PROBE_TIME: Duration = Duration::from_secs(5);
 /// Our choice: links that flap must not fill the remaining capacity with probes.
 const MIN_REFRESH_PAUSE: Duration = Duration::from_secs(60);

@@ -2,7 +2,8 @@
 //!
 //! 1. A rate belongs to the set of links over which it was measured. After a change of the links it still ranks the relays, but is measured
 //!    again.
-//! 2. Saved state contains ages instead of points in time: if the clock was set meanwhile, a rate may look older, never newer.
+//! 2. Saved state contains ages instead of points in time: if the clock was set meanwhile, a rate looks older than it is, or as old
+//!    as when it was saved, but never measured in the future.
 //! 3. At most [`MAX_RELAYS`] relays are kept; the one seen least recently is dropped first.
 
 use alloc::collections::BTreeMap;

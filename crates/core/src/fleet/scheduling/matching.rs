@@ -172,5 +172,5 @@ impl MatchingProblem {
     }
 }
 
-/// Work between two checks of the limit. Our choice: about 10 ms.
+/// Work between two checks of the limit. Our choice: less than a millisecond.
 const SOLVER_STEP: u64 = 100_000;

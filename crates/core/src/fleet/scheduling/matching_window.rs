@@ -79,7 +79,7 @@ impl MatchingWindow {
         self.is_solving = is_solving;
     }
 
-    /// When the window ends; `None`: it is empty, or a matching is being solved.
+    /// When the window ends; `None`: no edge waits, or a matching is being solved.
     pub(super) fn ends_at(&self) -> Option<Instant> {
         (!self.queue.is_empty() && !self.is_solving).then_some(self.ends_at)
     }

@@ -78,7 +78,7 @@ pub(super) struct Claims {
     pub(super) recovered: RecoveredReservations,
 }
 
-/// Our choice: a single low report may be due to a road tunnel.
+/// Our choice: a single low report may be due to a moment without radio coverage.
 const MAX_LOW_REPORTS: u32 = 2;
 
 impl EdgeRecord {
