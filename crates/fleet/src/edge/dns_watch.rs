@@ -30,7 +30,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_IDLE_PACKETS: u64 = 4;
 /// Between probes of a link whose DNS servers do not answer.
 const PROBE_PAUSES: BackoffLimits = BackoffLimits { min: PROBE_INTERVAL, max: Duration::from_secs(60) };
-/// Our choice: the resolver's own limit for one server of a link, plus the start of a second query.
+/// For a query of the system's resolver. Our choice: the resolver's own limit for one server of a link, plus the start of a second query.
 const SYSTEM_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Probes the DNS servers of the links by which packets leave, until dropped.

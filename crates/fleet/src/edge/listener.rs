@@ -29,7 +29,7 @@ use super::{Edge, dns_watch, flow, lan_routing, private_networks, target_acl, ud
 use crate::listen_error::ListenError;
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, close, parse};
 
-/// Our choice: clients run on this host or on its LAN.
+/// How long a client's request may take to arrive. Our choice: clients run on this host or on its LAN.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Our choice: how long the last bytes of a reply may take before the connection is reset; the same as a relay's.

@@ -545,9 +545,11 @@ impl Edge {
     }
 }
 
-/// Our choice: by then the daemon that manages the links has also noticed the change.
+/// Pause after a VPN has appeared or disappeared before the links are used again. Our choice: by then the daemon that manages the links has
+/// also noticed the change.
 const DAEMON_DELAY: Duration = Duration::from_millis(300);
-/// Our choice: a routing daemon changes many routes one after the other.
+/// Pause after a change of the network before the next change is handled. Our choice: a routing daemon changes many routes one after the
+/// other.
 const ROUTE_SETTLE_TIME: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -40,7 +40,7 @@ use crate::service::{Client, ClientError};
 const CRL_RETRY: Duration = Duration::from_secs(60);
 /// Our choice: the shutdown of an edge is not delayed longer.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Our choice: the first sample of the links takes less.
+/// How long the first operation waits for a sample of the links. Our choice: the first one takes less.
 const FIRST_LINKS_TIMEOUT: Duration = Duration::from_secs(3);
 /// The selector's clock starts this late, so that times before the start can be expressed.
 const EPOCH_OFFSET: Duration = Duration::from_secs(100 * 86_400);

@@ -167,7 +167,7 @@ impl LinkDialer {
         self.preferred_link.subscribe()
     }
 
-    /// Connects to a destination that authenticates itself with a certificate.
+    /// Connects to a destination that authenticates itself with a certificate, so that a captive portal is not taken for it.
     ///
     /// # Errors
     /// If no link reaches the destination: the error of the last attempt.

@@ -4,7 +4,7 @@
 //! configurations, and it reads the identity of a peer from its certificate.
 //!
 //! 1. The system's certificate authorities are not trusted, only the fleet's. It signs all members itself, so a chain
-//!    consists of one certificate. The authority's own certificate needs no revocation status, because it is the trust
+//!    has no intermediate certificates. The authority's own certificate needs no revocation status, because it is the trust
 //!    anchor. While an authority is being replaced, `ca.pem` holds several (`authorities`): each of them is trusted.
 //!    The one that signed the member's own certificate is its authority, whose revocation list is `revoked.pem`.
 //! 2. A server also checks the role: where relays are expected, the handshake rejects the certificate of an edge.

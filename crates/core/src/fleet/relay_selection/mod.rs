@@ -74,7 +74,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 const MAX_PROBE_SIZE: DataSize = DataSize::from_mib(20);
 /// Share of the time for which data must be blocked for a rate to count as the capacity of the links.
 const FULL_SHARE: Ratio = Ratio::from_percent(80);
-/// Our choice: if data is blocked half of the time, programs offer more than is carried.
+/// Share of the time from which on a report states that programs offer more than is carried. Our choice: blocked half of the time.
 const BUSY_SHARE: Ratio = Ratio::from_percent(50);
 /// Origin of an edge that does not know its stream's target yet (RFC 2606 section 2: the name never exists).
 const UNKNOWN_ORIGIN: &str = "unknown.invalid:1935";

@@ -47,7 +47,8 @@ const HEDGE_DELAY: Duration = Duration::from_millis(1500);
 /// Our choice: more than the RTT of a satellite link. One flow over a slower link goes directly.
 const UNKNOWN_RELAY_WAIT: Duration = Duration::from_millis(700);
 
-/// Our choice: one of the next heartbeats brings an assignment, and programs give up after half a minute.
+/// How long a new flow waits for an assignment. Our choice: one of the next heartbeats brings one, and programs give up after half a
+/// minute.
 const ADMISSION_WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
 
 /// How often one flow tries all relays, if relays carry other flows meanwhile. Our choice: each attempt takes as long as a relay may take

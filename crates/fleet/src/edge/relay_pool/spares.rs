@@ -16,7 +16,8 @@ use crate::edge::relay_list::RelayEntry;
 
 /// Our choice: less than the five minutes for which a relay keeps an idle connection.
 const MAX_SPARE_AGE: Duration = Duration::from_secs(240);
-/// Our choice: a link that flaps costs few handshakes.
+/// Shortest time between two changes of the preferred link that drop the spare connections. Our choice: a link that flaps costs few
+/// handshakes.
 const LINK_CHANGE_PAUSE: Duration = Duration::from_secs(5);
 
 impl RelayPool {

@@ -35,7 +35,8 @@ pub(super) use unanswered::read_counters;
 use unanswered::{PacketCounters, ProbeReason, UnansweredDetector};
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Our choice: during a probe, peers whose packets are lost on the return path retransmit up to so many; a working link receives more.
+/// Packets received during a probe up to which a link may be unresponsive. Our choice: peers whose packets are lost on the return path
+/// retransmit up to so many; a working link receives more.
 const MAX_RETRANSMITTED: u64 = 10;
 /// Between probes by rule 1, and of an unresponsive link.
 const ATTEMPT_PAUSES: BackoffLimits = BackoffLimits { min: Duration::from_secs(1), max: Duration::from_secs(30) };
