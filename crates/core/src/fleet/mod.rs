@@ -11,11 +11,11 @@
 //! edges, relays and the service send each other is in [`messages`]: values whose JSON form is the API of the
 //! service.
 //!
-//! - [`relay_selection`]: the relay of an edge's stream: measures candidates, keeps the best, and replaces a failed one
-//! - [`live_priority`]: which of the edge's flows are live streams, and which wait for them
-//! - [`fair_share`]: divides a rate between flows in weighted shares, for pacing
-//! - [`udp_link`]: the link for packets that are no TCP and therefore pass no relay
-//! - [`scheduling`]: the decisions of the fleet service, with the matching of [`assign`](crate::assign)
+//! - [`relay_selection`]: which relays an edge measures, requests from the service and uses
+//! - [`live_priority`]: how much the other flows of an edge may send while a live stream runs
+//! - [`fair_share`]: divides a capacity: reservations first, the rest in equal parts
+//! - [`udp_link`]: the link for LAN packets that no tunnel carries
+//! - [`scheduling`]: which edge gets which relay, matched by [`assign`](crate::assign)
 //! - `address`, `endpoint`, `name`, `position`: validated values in messages and certificates
 
 mod address;

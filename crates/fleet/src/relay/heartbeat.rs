@@ -2,8 +2,9 @@
 //!
 //! A reply contains reservations, whether the relay must refuse new tunnels, and the number of the newest revocation list.
 //!
-//! 1. A reply counts if its epoch is no older than the newest epoch received, and its version is no older within that epoch: after a
-//!    failover two processes may respond for a while, and the older one is ignored (`NewestVersion`).
+//! 1. A reply counts if its epoch (each leader of the service begins a new one) is no older than the newest epoch received, and its
+//!    version is no older within that epoch: after a failover two processes may respond for a while, and the older one is ignored
+//!    (`NewestVersion`).
 //! 2. An unreachable service changes nothing: streams continue and reservations stay in force. It is reported once.
 //! 3. The free capacity is the capacity less the reserved rate or the rate carried since the last heartbeat, whichever is larger.
 //! 4. A service that has restarted requests the reservations, and gets them at once ([`HeartbeatReply::report_reservations`]).

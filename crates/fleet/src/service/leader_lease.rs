@@ -1,7 +1,8 @@
 //! The lease of this process on the leadership, or else what it knows of the leader.
 //!
-//! The leader measures its lease from the moment before it sends the bid, by a clock that cannot be set and that runs during suspend
-//! ([`boot_time`]). It stops [`CLOCK_MARGIN`] before the store would give the lease to another process.
+//! The leader measures its lease from the moment before it sends the bid (its request to the store to lead, or to continue), by a clock
+//! that cannot be set and that runs during suspend ([`boot_time`]). It stops [`CLOCK_MARGIN`] before the store would give the lease to
+//! another process.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

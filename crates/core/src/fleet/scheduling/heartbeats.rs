@@ -4,9 +4,9 @@
 //!    also receives them if the version that it has seen is not that of our last reply: a store that lost its latest writes may
 //!    have let another process lead in the same epoch.
 //! 2. A relay must report its reservations if it appears for the first time in this epoch ([`recovered`](super::recovered)).
-//! 3. If a relay has seen a later epoch, the store may have been lost, and the epoch is raised. The same holds if it has seen a version
-//!    of our epoch that does not exist yet, because then another process leads in the same epoch. Epochs more than
-//!    [`MAX_EPOCH_LEAP`] ahead are ignored, and each relay counts once in the time of a lease: a relay that lies must neither
+//! 3. If a relay has seen a later epoch (each leader begins a new one), the store may have been lost, and the epoch is raised. The same
+//!    holds if it has seen a version of our epoch that does not exist yet, because then another process leads in the same epoch. Epochs
+//!    more than [`MAX_EPOCH_LEAP`] ahead are ignored, and each relay counts once in the time of a lease: a relay that lies must neither
 //!    use up the numbers nor extend the grace period of the others. A version ahead of ours has no other effect.
 
 use alloc::collections::BTreeMap;
