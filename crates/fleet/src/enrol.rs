@@ -4,7 +4,7 @@
 //! 1. The key is generated here and stays here; only a certificate request is sent.
 //! 2. The token contains the fingerprint of the fleet's certificate authority. TLS verifies the service with it before the
 //!    token is sent.
-//! 3. Files that exist already are detected before the token is sent, which uses it up. The response must match the token: same
+//! 3. Files that exist already are detected before the token is sent, because sending uses it up. The response must match the token: same
 //!    name, same key, same authority. While an authority is being replaced, the service also sends the other
 //!    authorities that it trusts, and the member trusts them as well.
 //! 4. The authority's revocation list is fetched with the new certificate, because a relay does not start without one.

@@ -6,7 +6,8 @@ use crate::tunnel::{Request, Target, parse};
 
 /// Target and length of the head of an edge's request; `None` if the head is incomplete.
 ///
-/// # Errors The complete error response.
+/// # Errors
+/// The complete error response.
 pub fn connect_head(bytes: &[u8]) -> Result<Option<(String, u16, usize)>, String> {
     match parse(bytes) {
         Ok(Some((Request::Connect(Target { host, port }), len))) => Ok(Some((host, port, len))),

@@ -1,6 +1,6 @@
 //! Happy Eyeballs (RFC 8305): connects to the first of several addresses of a server that responds.
 //!
-//! Address families alternate. The next address is tried as soon as an attempt fails, or after [`STAGGER`] while an
+//! Address families alternate. The next address is tried as soon as an attempt fails, or after [`CONNECTION_ATTEMPT_DELAY`] while an
 //! attempt is still running (RFC 8305 §4, §5). Dropping the future cancels all running attempts. If all fail, the last
 //! error is returned.
 

@@ -5,6 +5,13 @@
 //! application ─▶ edge ══ MPTCP + TLS, all links ══▶ relay ─▶ origin server
 //!                  └──── fleet: which relay ────┘
 //! ```
+//!
+//! - [`edge`], [`relay`], [`service`]: the three kinds of processes
+//! - [`ca`], [`enrol`], [`renew`], [`identity`]: certificates of the members, from the token to the renewal
+//! - [`tls`], `server_trust`, `tls_listener`, `crypto`: TLS with these certificates, for clients and servers
+//! - `list_reload`, [`reload`]: files that are read again while a process runs
+//! - `link_dialer`, `happy_eyeballs`: connections over several links, and to several addresses
+//! - `tunnel`: the request for a tunnel and the copying of its bytes; [`congestion`]: its congestion control
 
 pub mod ca;
 pub mod congestion;

@@ -1,7 +1,8 @@
 //! Reloading of a revocation list while a process runs, for edges, relays and the fleet service.
 //!
 //! 1. The file is checked every [`INTERVAL`], which costs one `stat`.
-//! 2. A list that cannot be read changes nothing: the previous one stays in force. The reason is logged once.
+//! 2. A list that cannot be read changes nothing: the previous one stays in force. The reason is logged once, and again when
+//!    a user requests a reload.
 //! 3. One file descriptor is kept in reserve for the list. Clients that use up all descriptors of the process therefore
 //!    cannot prevent it from being read.
 
@@ -52,7 +53,7 @@ impl ListReload {
         }
     }
 
-    /// Reads the file again, whether or not it has changed. If it cannot be read, logs the error and returns `held`.
+    /// Reads the file again, whether or not it has changed. If it cannot be read, logs the error and returns `loaded`.
     fn reread(&self, loaded: RevocationFile) -> RevocationFile {
         let mut read = loaded.clone();
         match read.reread() {
@@ -64,7 +65,7 @@ impl ListReload {
         }
     }
 
-    /// The list in the file, if it has changed since `held` was read.
+    /// The list in the file, if it has changed since `loaded` was read.
     ///
     /// # Errors
     /// If the file cannot be read, is damaged, or belongs to another authority.

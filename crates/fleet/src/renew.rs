@@ -3,7 +3,8 @@
 //! 1. When a third of the lifetime is left, the member presents its certificate to the service and requests a new one.
 //!    The key stays the same, so only one file changes, atomically.
 //! 2. The new certificate must have the same name, key and authority, and expire later.
-//! 3. If the service does not respond, the request is repeated every ten minutes. The failure is logged at once and
+//! 3. If the service does not respond, the request is repeated every ten minutes (short-lived certificates: each
+//!    thirtieth of the lifetime). The failure is logged at once and
 //!    then daily, with the expiry date. The same log applies without a service.
 //! 4. If the certificate file cannot be written, as under systemd (`LoadCredential=`), the new certificate is written
 //!    to a fallback directory ([`MemberCert`]). The next start uses the later of both. If it cannot be written there

@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
-/// Our choice: by then descriptors or memory may be available again.
+/// Pause after a failed `accept`. Our choice: by then descriptors or memory may be available again.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// After an eviction: the aborted task needs a moment until its descriptor is closed.
 const ACCEPT_RETRY_EVICTED: Duration = Duration::from_millis(1);

@@ -12,7 +12,7 @@ use super::reduced_values::ReducedInstance;
 /// BASS's Algorithm 1: the best of all matchings that satisfy its eq. 2, and whether all of them were enumerated.
 ///
 /// Matchings are enumerated edge by edge. Each edge tries its candidates by falling rate, as the paper sorts them,
-/// and no relay last. There are up to (k + 1)^n matchings, so the search ends after `max_plans`. The first matching
+/// and no relay last. There are up to (k + 1)^n matchings, so the search ends after `max_plans` of them. The first matching
 /// is what edges get that choose in the order of their arrival. Deviation: a relay may be filled completely, where
 /// eq. 2 has "less than".
 pub fn bass_algorithm_1(instance: &Instance, max_plans: u64) -> (Matching, bool) {
@@ -58,7 +58,7 @@ pub fn bass_algorithm_1(instance: &Instance, max_plans: u64) -> (Matching, bool)
 }
 
 /// Baseline of BASS §V-B.2: each edge in turn gets a random one of its candidates, or no relay if that one is full.
-/// `below` returns a random number less than its argument.
+/// `below` returns a random number less than its argument (any number if that is 0: an edge without candidates).
 pub fn bass_random(instance: &Instance, mut below: impl FnMut(u64) -> u64) -> Matching {
     let problem = ReducedInstance::without_current(instance);
     let mut assignment = Assignment::new(problem);

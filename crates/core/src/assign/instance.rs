@@ -5,7 +5,7 @@
 //! a solution may use.
 //!
 //! 1. A candidate is kept if its rate exceeds the edge's direct rate but not the relay's capacity. Other candidates
-//!    are in no optimal matching.
+//!    gain nothing or never fit.
 //! 2. All relays together have at most [`Instance::MAX_CAPACITY`]. All loads fit into it, so that no sum of loads
 //!    or gains overflows, and each sum is exact in floating point too.
 //! 3. Edges and relays are numbered in the order in which they were added. The candidates of an edge keep their

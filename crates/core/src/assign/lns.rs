@@ -8,7 +8,7 @@
 //!    the load of the window's edges. The direct rate of an edge that is assigned outside the window is the value
 //!    of that assignment.
 //! 3. Each relay in turn has its window. When a round gains almost nothing, windows grow: more relays, more edges,
-//!    more work for each. The search ends after the round with the largest windows.
+//!    more work for each. The search ends when a round with the largest windows gains almost nothing.
 //!
 //! Larger sweeps of the local search were rejected: after it, an improvement has to move five or more edges at
 //! once.

@@ -21,6 +21,11 @@
 //! 5. A repeated matching ([`WarmStart`]) begins with the last prices. For each edge that keeps its relay, it adds
 //!    a bonus, the avoided [`SwitchingCost`].
 //!
+//! Stages of the [`Solver`]: `prices` (with `dual_bound` and `newton_step`) searches for the best prices,
+//! `regret_greedy` builds a matching from them, `local_search` and `lns` improve it, and `branch_and_bound` proves a
+//! small one optimal. `reduced_values` values the choices of an edge, and `assignment` is the matching under
+//! construction.
+//!
 //! BASS's own algorithm enumerates all matchings, (k + 1)^n of them. It is here for comparison
 //! ([`bass_algorithm_1`]), with two other baselines. A general solver was rejected: the linear program of 500
 //! relays and 100,000 edges takes HiGHS 15 s, and its solution is fractional.

@@ -4,7 +4,8 @@
 //!    bit from one bit of capacity.
 //! 2. The search follows Newton's direction on the smoothed dual ([`newton_step`]) as far as the smoothed value
 //!    falls. It tries the whole step, then two fifths of it, then a sixth.
-//! 3. When a step brings little or no progress, the smoothing band becomes narrower. It begins wide, so that
+//! 3. When a step brings little or no progress, the smoothing band (how close the values of an edge's two best
+//!    choices must be to count as undecided, see [`super::dual_bound`]) becomes narrower. It begins wide, so that
 //!    distant relays are affected by a shortage in one step, and ends where few near ties are left. From known
 //!    prices it begins narrow.
 //! 4. Every evaluation gives a valid bound, whatever its purpose is; the lowest one counts.
@@ -172,8 +173,8 @@ const BAND_FACTOR: f64 = 0.4;
 /// Largest change of a price in one step, in bands. Beyond it other edges are near ties, and the direction is no
 /// longer valid.
 const MAX_STEP_BANDS: f64 = 2.0;
-/// Factor of the shorter steps and the shortest step (rule 2), and the progress below which the band is narrowed
-/// (rule 3), in bands.
+/// Factor of the shorter steps, and the share of the whole step that is not shortened any more (rule 2). Progress
+/// below which the band is narrowed (rule 3), in bands.
 const STEP_FACTOR: f64 = 0.4;
 const MIN_STEP: f64 = 0.2;
 const MIN_PROGRESS: f64 = 0.005;

@@ -9,10 +9,11 @@
 //!    leave, goes to the others in equal parts: max-min fairness with a guaranteed minimum for each (Bertsekas and
 //!    Gallager, "Data Networks", §6.5.2).
 //! 3. An edge keeps credit for at most `EDGE_BURST` at its rate, so that a large video frame passes at once and
-//!    nobody can save up for a flood. The link's credit also keeps what is reserved for an edge that waits. Other
+//!    no edge can save up for a flood. The link's credit also keeps what is reserved for an edge that waits. Other
 //!    edges, whose total credit may exceed that of the link, share what is left beside it.
-//! 4. The reservations never exceed the capacity ([`Input::Reserve`]); further ones are rejected.
-//! 5. A round costs one step per edge, runs at most every `ROUND`, and only when there is a request. The waiting time
+//! 4. The reservations never exceed the share `RESERVABLE` of the capacity ([`Input::Reserve`]); further ones are
+//!    rejected.
+//! 5. A round costs a few steps per edge, runs at most every `ROUND`, and only when there is a request. The waiting time
 //!    depends on the edge's own rate, so a thousand waiting flows do not wake up in every round.
 //!
 //! It is a [`Machine`] without a deadline: time matters only when there is a request, and each request has one output.
@@ -77,7 +78,8 @@ pub enum Output {
     Reserved(Result<(), CapacityExceeded>),
 }
 
-/// Interval of the distribution. Our choice: eight packets at 10 Mbit/s; 200,000 steps per second for 2,000 edges.
+/// Interval of the distribution. Our choice: eight packets at 10 Mbit/s; 200,000 visits of edges per second and
+/// pass for 2,000 edges.
 const ROUND: Duration = Duration::from_millis(10);
 /// Time for which an edge may accumulate credit. Our choice: about the time of a video's key frame at the stream's
 /// rate.
@@ -344,7 +346,7 @@ fn max_link_credit(capacity: Bitrate) -> DataSize {
     (capacity * LINK_BURST).max(MIN_GRANT)
 }
 
-/// Passes of the distribution. Our choice: what is left afterwards is less than a packet for each edge.
+/// Most passes of one round's distribution of the unreserved rest. Our choice: what is left afterwards is less than a packet for each edge.
 const MAX_PASSES: usize = 6;
 /// Longest waiting time. Our choice: an edge with a share of a few bytes per second notices when other edges leave.
 const MAX_WAIT: Duration = Duration::from_secs(1);

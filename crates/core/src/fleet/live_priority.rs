@@ -12,8 +12,9 @@
 //!    seven tenths of the rate at which the delay began, since the queue that caused the cuts is gone. From there it grows slowly, because
 //!    each increase costs the live flow a queue (AIMD; Chiu and Jain 1989).
 //! 4. Bulk flows share the allowance equally, and what one does not use goes to the others ([`FairScheduler`]).
-//! 5. Without a live flow that has sent within `LIVE_IDLE_TIMEOUT` there is no allowance, and bulk flows are not limited. A live flow
-//!    without an acknowledgement for so long waits for its server, or for a link in an outage; limiting others does not help it.
+//! 5. Without a live flow that has sent within `LIVE_IDLE_TIMEOUT` or has unacknowledged data there is no allowance, and bulk flows are
+//!    not limited. A live flow without an acknowledgement for so long does not count: it waits for its server, or for a link in an
+//!    outage; limiting others does not help it.
 //!
 //! It is a [`Machine`]: while there is a live flow, its deadline is the next sample, for which it requests the counts of all live flows.
 //!
@@ -32,7 +33,7 @@ use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 /// Interval of the samples. Our choice: a video has 20 to 60 pictures a second.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(50);
-/// Our choice: four samples; twice the time between pictures of a slow video.
+/// Our choice: four samples; twice the time between pictures of a video with ten a second.
 const DELAY_WINDOW: Duration = Duration::from_millis(200);
 /// Our choice: less than the smallest queue of a modem, more than the jitter of a radio's schedule.
 const MAX_EXTRA_DELAY: Duration = Duration::from_millis(60);
@@ -339,14 +340,14 @@ impl LiveFlowState {
                 self.min_delays.pop_front();
             }
         }
-        // A rate over a shorter time than the window is not reliable.
+        // At the start of a flow there is none: a rate over so short a time is not reliable.
         let window_min = self.window_min_delay(now);
         if let (Some(least), Some(window_min)) = (self.min_delays.back_mut(), window_min) {
             *least = (*least).min(window_min);
         }
     }
 
-    /// The minimum delay of the window; `None`: there are no samples over such a time yet.
+    /// The minimum delay within [`DELAY_WINDOW`]; `None`: the samples do not yet cover twice that time.
     fn window_min_delay(&self, now: Instant) -> Option<Duration> {
         let observed = self.samples.front().map(|(at, ..)| now.since(*at))?;
         let recent = self.samples.iter().filter(|(at, ..)| now.since(*at) <= DELAY_WINDOW);
@@ -379,6 +380,7 @@ mod tests {
     /// A link with one queue for all flows, a live flow, and bulk flows that send as much as they may.
     struct Simulation {
         priority: LivePriority,
+        /// Bytes per millisecond that the link carries.
         rate: u64,
         /// Bytes per millisecond of the live flow.
         live_rate: u64,
@@ -386,6 +388,7 @@ mod tests {
         queue: VecDeque<(u64, u64)>,
         live_sent: u64,
         live_arrived: u64,
+        /// Bytes that each bulk flow has sent, and the millisecond at which it requests again.
         bulk: Vec<u64>,
         next: Vec<u64>,
         ms: u64,
@@ -394,6 +397,7 @@ mod tests {
     const LIVE: u64 = 100;
 
     impl Simulation {
+        /// `rate` of the link and `demand` of the live flow in bytes per millisecond (0: no live flow), and the number of bulk flows.
         fn new(rate: u64, demand: u64, bulk: usize) -> Self {
             let mut priority = LivePriority::default();
             if demand > 0 {

@@ -74,7 +74,7 @@ pub struct HeartbeatReply {
     pub draining: bool,
     /// The complete set of reservations at this relay; none: unchanged since `seen_version`.
     pub reservations: Option<Vec<Reservation>>,
-    /// The service has restarted: the relay must send its next heartbeat at once, with the reservations that it holds.
+    /// The service has lost its state: the relay must send its next heartbeat at once, with the reservations that it holds.
     #[serde(default)]
     pub report_reservations: bool,
 }
@@ -248,12 +248,12 @@ pub struct RelaySummary {
     /// R(s): the unused capacity, as the service calculates it.
     #[serde(rename = "free_bps")]
     pub free: Bitrate,
-    /// The sum over its edges: the reservation of each, or its throughput where that is higher.
+    /// The sum over its edges: the reservation of each, and its throughput beyond that as far as it counts (at most as much again).
     #[serde(rename = "claimed_bps")]
     pub claimed: Bitrate,
     /// Number of edges assigned to it.
     pub edges: usize,
-    /// Its last heartbeat arrived in time.
+    /// Its last heartbeat arrived in time, or the service has just started (grace period).
     pub healthy: bool,
     /// It takes no new streams, by its own decision or an operator's.
     pub draining: bool,
@@ -364,11 +364,11 @@ impl AssignmentRequest {
     }
 }
 
-/// Our choice: 1 Tbit/s; a matching can represent the sum of eight thousand such relays.
+/// Our choice: 1 Tbit/s; a matching can represent the sum of nine thousand such relays.
 const MAX_RATE: Bitrate = Bitrate::from_mbps(1_000_000);
 /// Our choice: the largest number of addresses in a certificate.
 const MAX_ADDRESSES: usize = 16;
-/// Our choice: as many as fit into a heartbeat of 64 KiB.
+/// Our choice: eight times as many as a relay keeps.
 const MAX_ORIGINS: usize = 512;
 /// Our choice: the largest number of tunnels of a relay (`Limits` of the relay).
 pub const MAX_RESERVATIONS: usize = 16_384;

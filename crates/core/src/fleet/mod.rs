@@ -10,6 +10,13 @@
 //! The modules with state and time are [`Machine`](crate::machine::Machine)s; the crate `fleet` drives them. What
 //! edges, relays and the service send each other is in [`messages`]: values whose JSON form is the API of the
 //! service.
+//!
+//! - [`relay_selection`]: which relays an edge measures, requests from the service and uses
+//! - [`live_priority`]: how much the other flows of an edge may send while a live stream runs
+//! - [`fair_share`]: divides a capacity: reservations first, the rest in equal parts
+//! - [`udp_link`]: the link for LAN packets that no tunnel carries
+//! - [`scheduling`]: which edge gets which relay, matched by [`assign`](crate::assign)
+//! - `address`, `endpoint`, `name`, `position`: validated values in messages and certificates
 
 mod address;
 mod endpoint;

@@ -84,6 +84,7 @@ const KM_PER_RTT_SECOND: f64 = 100_000.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Distance {
     Km(f64),
+    /// Not known; the hash gives the order (rule 3).
     Unknown(u64),
 }
 

@@ -43,7 +43,7 @@ pub struct ObservedLink {
     pub unresponsive: bool,
     /// Whether its traffic costs money.
     pub metered: bool,
-    /// The highest recent sending rate.
+    /// The highest sending rate between two samples in the last half hour.
     pub peak_rate: Bitrate,
 }
 
@@ -69,7 +69,7 @@ pub struct UdpLinkState {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UdpLinkReason {
-    /// No link that is up has shown a rate yet.
+    /// No link that is up has shown a rate yet, or not for long enough (rule 4).
     #[default]
     Unknown,
     /// When it was chosen it had the highest rate of the eligible links.
@@ -102,7 +102,7 @@ pub struct UdpLinkSelector {
     now: Instant,
     output: Option<UdpLinkState>,
     state: UdpLinkState,
-    /// The last known rate of the current link.
+    /// The current link's last peak rate that counted as known (rule 3).
     peak: Bitrate,
     /// The link that is better than the current one, and since when.
     candidate: Option<(String, Instant)>,

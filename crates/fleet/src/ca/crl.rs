@@ -92,5 +92,6 @@ pub(super) fn sign(
     Ok(params.signed_by(issuer)?.pem()?)
 }
 
-/// Tolerated difference of clocks: the validity of certificates and lists begins this much in the past. chosen.
+/// Tolerated difference of clocks: the validity of certificates and lists begins this much in the past. Our
+/// choice.
 pub(super) const CLOCK_SKEW: Duration = Duration::from_secs(600);

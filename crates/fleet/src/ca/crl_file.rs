@@ -1,7 +1,7 @@
 //! The revocation list as a server uses it: a file that another process may replace.
 //!
 //! 1. [`RevocationFile::refresh`] compares the file's time, size and inode, and reads it only if one of them has
-//!    changed. One `stat` before each connection is cheap.
+//!    changed. One `stat` a second (`list_reload`) is cheap.
 //! 2. A file that is missing, damaged, signed by another authority or older than the present list changes nothing. It
 //!    is an error to be logged, and revoked members stay revoked.
 //! 3. A list received from the fleet service ([`RevocationFile::update`]) applies even if the file cannot be written: a

@@ -22,6 +22,12 @@
 //!
 //! A cloud CA, or step-ca as a separate service, was rejected: the fleet must start on one host without any account,
 //! and the required functions of a CA fit in this folder.
+//!
+//! - `token`, `used_tokens`, `enrol`: a token is exchanged for a certificate, once
+//! - `cert_template`, `csr`, `issue`, `issued_log`: what a certificate contains, for which key, and its record
+//! - `renew`: the successor of a certificate
+//! - `crl`, `crl_file`, `revoke`: the revocation list, the file from which servers read it, and its new entries
+//! - `atomic_file`, `serde_text`, `ids`, `timestamp`, `error`: files, text forms, numbers, times and errors
 
 mod atomic_file;
 mod cert_template;

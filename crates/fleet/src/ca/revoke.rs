@@ -53,8 +53,8 @@ impl Authority {
         Ok(revoked_certs)
     }
 
-    /// Merges another host's list of this authority with ours; returns whether ours has changed. If neither contains
-    /// all entries, the merged list gets a greater number than both, so that it replaces both.
+    /// Merges another host's list of this authority with ours; returns whether ours has changed. Unless the one
+    /// with the greater number has all entries, the merged list gets a greater number than both and replaces both.
     ///
     /// # Errors
     /// If the list is damaged or signed by another authority, or a file operation fails.
@@ -132,4 +132,5 @@ fn add_renewals(revoked: &mut BTreeMap<Vec<u8>, UtcSeconds>, issued: &[IssuedCer
     }
 }
 
+/// How long an expired certificate stays on the list (rule 2).
 const RETENTION: Duration = Duration::from_secs(86_400);

@@ -78,7 +78,7 @@ impl Authority {
     /// Creates a token that can be used once within `lifetime`.
     ///
     /// # Errors
-    /// If the system provides no random numbers.
+    /// If the key is kept elsewhere, or the system provides no random numbers.
     pub fn create_token(
         &self,
         template: &CertTemplate,

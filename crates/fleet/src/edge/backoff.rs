@@ -24,12 +24,12 @@ pub(super) struct Backoff {
     next: Instant,
     pause: Duration,
     max_pause: Duration,
-    /// Packets sent by the interface when the last attempt ended.
+    /// Packets sent ([`Backoff::new`]) when the last attempt ended.
     sent_at_last_attempt: u64,
 }
 
 impl Backoff {
-    /// `sent`: packets that the interface has sent so far, of all programs.
+    /// `sent`: packets that have left so far over all links that carry LAN packets or DNS queries, of all programs.
     pub(super) fn new(now: Instant, pauses: BackoffLimits, sent: u64) -> Self {
         let BackoffLimits { min: first, max: longest } = pauses;
         Self { next: now + first, pause: first, max_pause: longest, sent_at_last_attempt: sent }

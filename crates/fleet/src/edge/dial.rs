@@ -29,10 +29,10 @@ use crate::tunnel::BufferedSocket;
 /// Our choice: three SYNs of the kernel take 7 s, and a live stream cannot wait so long; another relay may be close.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(1500);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
-/// Our choice: longer than the handshake over a satellite link.
+/// How long MPTCP alone is tried before plain TCP is tried as well. Our choice: longer than the handshake over a satellite link.
 const PLAIN_TCP_DELAY: Duration = Duration::from_millis(700);
-/// Our choice: after MPTCP's second SYN, which the kernel sends after 1 s, and before the third one, after whose loss the kernel stops
-/// using MPTCP for all destinations.
+/// How long a plain TCP connection then waits for MPTCP. Our choice: it ends after MPTCP's second SYN, which the kernel sends after 1 s,
+/// and before the third one, after whose loss the kernel stops using MPTCP for all destinations.
 const PLAIN_TCP_GRACE: Duration = Duration::from_millis(500);
 /// Our choice: what 100 Mbit/s send in 10 ms.
 const NOTSENT_LOWAT: u32 = 128 * 1024;

@@ -1,8 +1,8 @@
 //! Connects to an origin server without a relay: plain TCP over one link.
 //!
 //! 1. The links are tried in turn ([`LinkDialer`]); if fewer than two are known, the kernel's routes decide.
-//! 2. Each address is checked before connecting ([`marline_net::reach`]): other hosts cannot reach this host, metadata services, or private
-//!    networks that they are not in.
+//! 2. Each address is checked before connecting ([`marline_net::egress`]): other hosts cannot reach this host, metadata services, or
+//!    private networks that they are not in.
 //! 3. At most [`MAX_LOOKUPS`] names are resolved by the system's resolver at once, so that a client with many hanging lookups leaves
 //!    threads to the edge for finding its relays again. A permit is held until the lookup has actually ended.
 

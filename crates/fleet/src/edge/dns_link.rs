@@ -1,9 +1,10 @@
 //! Chooses the link over which this host's own DNS queries leave. LAN clients often use this host as their DNS server.
 //!
-//! While the link of the host's default route is usable, queries follow the host's routes, because a provider's DNS servers may answer only
-//! over that provider's link. A link is not usable if it is down or unresponsive, or if its DNS servers do not answer
-//! ([`dns_watch`](super::dns_watch)). Then queries take the UDP link of the LAN, or else the best usable link that has a default route of the
-//! query's address family. If a VPN has the default route, queries never leave it.
+//! While the link of the host's default route is usable, queries follow the host's routes, because a provider's DNS servers may answer
+//! only over that provider's link. A link is not usable if it is down or unresponsive, or if its DNS servers do not answer
+//! ([`dns_watch`](super::dns_watch)). Then queries take the UDP link of the LAN (the best single link for packets without a tunnel), or
+//! else the best usable link that has a default route of the query's address family. If a VPN has the default route, queries never leave
+//! it.
 
 use std::collections::BTreeSet;
 
@@ -68,8 +69,8 @@ impl DnsLinkReason {
     }
 }
 
-/// Chooses the links for the queries of each family, IPv4 first. `own` are the interfaces of the default routes, `rest` is the UDP link of
-/// the LAN.
+/// Chooses the links for the queries of each family, IPv4 first. `default_interfaces` are those of the default routes, `nameless`
+/// the links whose DNS servers do not answer.
 pub(super) fn choose<'a>(
     survey: &'a InterfaceList,
     links: &[LinkState],
@@ -92,8 +93,8 @@ pub(super) fn choose<'a>(
     (DnsLinks { v4, v6 }, now(found))
 }
 
-/// The link for queries instead of `own`; `able` tests whether a link has a route of the family. `None`: `own` is usable, or no other link
-/// is.
+/// The link for queries instead of `default_link`; `able` tests whether a link has a route of the family. `None`: `default_link` is usable,
+/// or no other link is.
 fn replacement(
     links: &[LinkState],
     nameless: &BTreeSet<String>,

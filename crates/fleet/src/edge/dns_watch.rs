@@ -3,8 +3,8 @@
 //!
 //! Lookups of relay names do not show this, because the system's resolver may get its answers over the other link.
 //!
-//! 1. The DNS servers of the links by which packets leave are probed each [`EACH`] while more than [`FEW`] packets leave. A failed link is
-//!    probed at growing intervals ([`Again`]), and not at all while nothing is sent.
+//! 1. The DNS servers of the links by which packets leave are probed each [`PROBE_INTERVAL`] while more than [`MAX_IDLE_PACKETS`] packets
+//!    leave in it. A failed link is probed at growing intervals ([`Backoff`]), and not at all while nothing is sent.
 //! 2. A lost packet is no failure: a link has failed only when its servers did not answer two queries in a row.
 //! 3. Metered links are probed last. Traffic does not move to them if the system's own resolver answers, because that may use servers that
 //!    no link has announced.
@@ -30,7 +30,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_IDLE_PACKETS: u64 = 4;
 /// Between probes of a link whose DNS servers do not answer.
 const PROBE_PAUSES: BackoffLimits = BackoffLimits { min: PROBE_INTERVAL, max: Duration::from_secs(60) };
-/// Our choice: the resolver's own limit for one server of a link, plus the start of a second query.
+/// For a query of the system's resolver. Our choice: the resolver's own limit for one server of a link, plus the start of a second query.
 const SYSTEM_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Probes the DNS servers of the links by which packets leave, until dropped.
@@ -239,7 +239,8 @@ mod tests {
     }
 
     /// Runs a round of probes over the links `own`, `free` and `metered`, where packets leave by `own`. `answers` gives for each link
-    /// whether its servers answer each query; the last value repeats. Returns which servers were probed, and the result.
+    /// whether its servers answer each query; the last value repeats. `before` are the links that had failed, `system` is whether the
+    /// system's resolver answers. Returns which servers were probed, and the result.
     fn run(before: &[&str], system: bool, answers: &[(&str, &[bool])]) -> (Vec<String>, DnsProbeResult) {
         let link = |name: &str| LinkState {
             name: name.to_owned(),

@@ -1,7 +1,7 @@
 //! Routes LAN packets that no tunnel carries over the link that [`UdpLinkSelector`] chooses.
 //!
-//! The driver combines samples of the links with the kernel's notifications about interfaces and routes. It sets the route ([`Beyond`]) and
-//! publishes the state ([`UdpLinkState`]).
+//! The driver combines samples of the links with the kernel's notifications about interfaces and routes. It sets the route
+//! ([`NonTcpRoute`]) and publishes the state ([`UdpLinkState`]).
 //!
 //! 1. A link without carrier, address or default route is left as soon as the kernel reports it, because samples are two seconds apart.
 //! 2. Updates are at least [`MIN_INTERVAL`] apart, however often the kernel reports changes.
@@ -87,7 +87,7 @@ impl Default for RouteUpdate {
 }
 
 impl RouteUpdate {
-    /// The state of LAN packets: what was decided, if the kernel accepted it.
+    /// Which link LAN packets take: the decided one, if the kernel accepted the route.
     fn udp_link_state(&self, decided: &UdpLinkState) -> UdpLinkState {
         match self.route_result {
             Ok(()) => decided.clone(),
@@ -102,7 +102,7 @@ impl RouteUpdate {
     }
 }
 
-/// Publishes the state of LAN packets and DNS queries; `refused` holds the errors that were already logged.
+/// Publishes the state of LAN packets and DNS queries; `logged_errors` holds the errors of both that were already logged.
 fn publish(edge: &Edge, followed: RouteUpdate, decided: &UdpLinkState, logged_errors: &mut [Option<String>; 2]) {
     let state = followed.udp_link_state(decided);
     edge.lan_uplink.send_replace(followed.uplinks(&state));

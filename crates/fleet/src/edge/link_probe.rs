@@ -3,7 +3,7 @@
 //! The server is a relay. While no relay can be reached, it is the server that a direct flow has reached.
 //!
 //! One SYN is not enough: the kernel retransmits a lost SYN only after a second, and on a lossy link one SYN of fifty is lost. Therefore
-//! several connection attempts start one after the other, until one succeeds ([`Patience`]).
+//! several connection attempts start one after the other, until one succeeds ([`ProbeTiming`]).
 
 use std::collections::BTreeMap;
 use std::io;
@@ -82,7 +82,7 @@ impl ProbeServer {
             .filter(|server| !matches!(server, Self::Direct(all) if all.is_empty()))
     }
 
-    /// Probes all these links at once and returns the best result; `whole`: with a TLS handshake.
+    /// Probes all these links at once and returns the best result; `includes_tls`: with a TLS handshake.
     pub(super) async fn probe_links(
         &self,
         links: &[String],
@@ -103,7 +103,7 @@ impl ProbeServer {
         best
     }
 
-    /// Probes this link; `whole`: with a TLS handshake.
+    /// Probes this link; `includes_tls`: with a TLS handshake.
     pub(super) async fn probe_link(&self, link: &str, includes_tls: bool, timing: ProbeTiming) -> ProbeOutcome {
         match self {
             Self::Direct(servers) => match servers.get(link) {
@@ -124,8 +124,8 @@ impl ProbeServer {
     }
 }
 
-/// Returns the first of several connections over the link that succeeds; they go to the first two addresses in turn. The error is the best
-/// result of the failed attempts.
+/// Returns the first of several connections over the link that succeeds; they go to the first two addresses in turn. A refusal ends all
+/// attempts.
 async fn connect_over(
     addresses: &[SocketAddr],
     link: &str,

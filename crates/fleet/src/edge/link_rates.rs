@@ -36,7 +36,8 @@ pub struct LinkState {
     pub metered: bool,
     /// Whether it is usable.
     pub up: bool,
-    /// Whether a liveness probe was not answered, and nothing has been received since.
+    /// Whether it is up but carries nothing: a liveness probe, a connection attempt to a relay, or packets without a tunnel (`udp_watch`)
+    /// were not answered.
     #[serde(default)]
     pub unresponsive: bool,
     /// Why new connections to relays do not begin over it; `None`: they do, or it was not tried.
@@ -51,13 +52,13 @@ pub struct LinkState {
     /// Bytes received over it since the first sample, by all programs.
     #[serde(default)]
     pub received_bytes: u64,
-    /// The current sending rate towards relays.
+    /// The sending rate towards relays between the last two samples.
     #[serde(rename = "rate_bps")]
     pub rate: Bitrate,
-    /// The highest recent sending rate towards relays.
+    /// The highest sending rate towards relays between two samples in the last half hour.
     #[serde(rename = "peak_bps")]
     pub peak_rate: Bitrate,
-    /// The current receiving rate from relays.
+    /// The receiving rate from relays between the last two samples.
     #[serde(default, rename = "down_bps")]
     pub down_rate: Bitrate,
 }

@@ -6,7 +6,8 @@
 //!
 //! 1. The first byte distinguishes the protocols: 5 is SOCKS5's version, and no HTTP method begins with it.
 //! 2. The listeners are bound to loopback addresses unless the user configures others. Any host that can reach a listener may use it,
-//!    within the limits of [`ConnAdmission`](marline_net::admission::ConnAdmission), but cannot reach this host itself through it ([`target_acl`]).
+//!    within the limits of [`ConnAdmission`](marline_net::admission::ConnAdmission), but cannot reach this host itself through it
+//!    ([`target_acl`]).
 //! 3. After a refusal, data that the client has already sent is read and discarded, for a short time and up to [`MAX_DISCARDED`]. Closing a
 //!    socket with unread data would reset the connection, and the client might not receive the reply.
 
@@ -28,7 +29,7 @@ use super::{Edge, dns_watch, flow, lan_routing, private_networks, target_acl, ud
 use crate::listen_error::ListenError;
 use crate::tunnel::{CONNECTED, Problem, Request, Status, Target, close, parse};
 
-/// Our choice: clients run on this host or on its LAN.
+/// How long a client's request may take to arrive. Our choice: clients run on this host or on its LAN.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Our choice: how long the last bytes of a reply may take before the connection is reset; the same as a relay's.

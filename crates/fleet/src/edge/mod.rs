@@ -6,7 +6,7 @@
 //!
 //! 1. [`marline_core::paths`] decides, for all MPTCP connections of this host, which links carry a connection and when. The edge only
 //!    decides over which link a connection begins.
-//! 2. Spare connections to the relay are kept open, so that a new flow costs one RTT and not four (`relay_pool`, rule 1).
+//! 2. Spare connections to the relay are kept open, so that a new flow costs one RTT to the relay and not three (`relay_pool`, rule 1).
 //! 3. Relays are tried in their order; one that failed is tried last until an attempt succeeds. The order is that of the command line, or
 //!    comes from the fleet service ([`SelectorDriver`], [`relay_selection`](marline_core::fleet::relay_selection)).
 //! 4. The number of flows is limited, in total and per client address ([`AdmissionConfig`]). Clients other than this host cannot reach this
@@ -14,6 +14,14 @@
 //! 5. LAN packets that no tunnel carries, above all UDP, leave over the best single link (`udp_link` chooses it, `lan_routing` sets it up).
 //! 6. A direct connection is the last resort, is reported to the user, and needs [`Config::allow_direct`]: it shows the origin server
 //!    another source address, and uses one link.
+//!
+//! Modules:
+//! - clients and flows: `listener`, `target_acl` (what they may reach), `flow`, `direct`, `private_networks`, `local_domain`
+//! - relays: `relay_list` (addresses and health), `relay_pool`, `dial`, `connect_request`, `handshake_limiter`, `trust` (certificates),
+//!   `selector_driver` (the fleet service), `throughput_probe` with `rate_convergence`, `state_file`
+//! - pacing: `shaper` with `live_match` (live streams first), `short_queue`, `traffic_meter`
+//! - links: `link_rates`, `unused_links`, `link_probe`, `backoff`, `portal` (captive portals)
+//! - packets without a tunnel: `lan_routing`, `udp_watch` (unanswered UDP), `dns_link`, `dns_watch` (unanswered DNS)
 
 mod backoff;
 mod connect_request;
@@ -214,6 +222,7 @@ pub struct Edge {
     unused_links: watch::Sender<Vec<UnusedLink>>,
     stream_origin: watch::Sender<live_match::StreamOrigin>,
     direct_meter: Arc<traffic_meter::TrafficMeter>,
+    /// Limit the name lookups of direct flows, and the refused clients that get a reply.
     lookup_permits: Arc<Semaphore>,
     refusal_permits: Arc<Semaphore>,
     /// Interface of the VPN that has the default route.
@@ -536,9 +545,11 @@ impl Edge {
     }
 }
 
-/// Our choice: by then the daemon that manages the links has also noticed the change.
+/// Pause after a VPN has appeared or disappeared before the links are used again. Our choice: by then the daemon that manages the links has
+/// also noticed the change.
 const DAEMON_DELAY: Duration = Duration::from_millis(300);
-/// Our choice: a routing daemon changes many routes one after the other.
+/// Pause after a change of the network before the next change is handled. Our choice: a routing daemon changes many routes one after the
+/// other.
 const ROUTE_SETTLE_TIME: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! The server of the URL answers with 204 (No Content). A portal answers with a redirect or a page, because browsers must show it, or with
 //! 511. Other statuses come from a server or proxy that refuses, and are no evidence of a portal. The request is bound to the link's
-//! device, takes at most [`TIME`], and reads no more than the response head.
+//! device, takes at most [`PROBE_TIMEOUT`], and reads no more than the response head.
 //!
 //! A response shows a portal on a link only if it comes from an address for which the link itself is responsible: one from the link's own
 //! DNS servers, from `/etc/hosts`, or given in the URL. A public server of `/etc/resolv.conf` counts only if no link is known to have DNS

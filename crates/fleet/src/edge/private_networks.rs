@@ -6,12 +6,12 @@
 //!
 //! 1. A proxy client names a private address. If the kernel has a more specific route, this host connects at once.
 //! 2. Only a default route leads to the address. A relay that may reach private networks is tried first. If no relay carries the flow, this
-//!    host connects over the UDP link.
+//!    host connects over the UDP link (the best single link, which carries LAN packets without a tunnel).
 //! 3. A proxy client names a host of a local domain (`fritz.box`, `local_domain`). A relay is tried first. If it finds no address for the
 //!    name or refuses its address, the DNS servers of this host and of its links are queried. If all addresses are private and the kernel
 //!    has a more specific route for them, this host connects. Other names are not resolved here: an attacker who owns the domain may change
 //!    its addresses to private ones (DNS rebinding), and the queries would reveal the name to the access networks. A local name that has
-//!    led to the Internet within [`LASTS`] is not resolved either ([`PublicNames`]).
+//!    led to the Internet within [`NAME_LIFETIME`] is not resolved either ([`PublicNames`]).
 //!
 //! If such a route exists but TPROXY redirected a LAN connection nevertheless, because its packets carry a mark of another program, only a
 //! relay is tried ([`PrivateAccess::UnroutedOnly`]): a connection of this host would bypass its rules for forwarded packets.

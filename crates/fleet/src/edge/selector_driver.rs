@@ -40,7 +40,7 @@ use crate::service::{Client, ClientError};
 const CRL_RETRY: Duration = Duration::from_secs(60);
 /// Our choice: the shutdown of an edge is not delayed longer.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Our choice: the first sample of the links takes less.
+/// How long the first operation waits for a sample of the links. Our choice: the first one takes less.
 const FIRST_LINKS_TIMEOUT: Duration = Duration::from_secs(3);
 /// The selector's clock starts this late, so that times before the start can be expressed.
 const EPOCH_OFFSET: Duration = Duration::from_secs(100 * 86_400);
@@ -85,11 +85,13 @@ pub struct SelectorDriver {
     state_writer: StateWriter,
     /// The authority of the revocation list, and the path of its file.
     crl: (CertificateDer<'static>, PathBuf),
-    /// When the list could last not be fetched.
+    /// When the revocation list could not be fetched the last time.
     crl_failed_at: Option<std::time::Instant>,
     configured: Vec<RelayConfig>,
+    /// The traffic counters of each relay at the last sample, and when that was.
     readings: BTreeMap<Name, MeterReading>,
     sampled_at: std::time::Instant,
+    /// The traffic counters of direct flows at the last sample, and their highest sending rate.
     direct_traffic: (MeterReading, Bitrate),
     status: watch::Sender<FleetStatus>,
 }

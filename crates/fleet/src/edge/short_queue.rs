@@ -1,4 +1,4 @@
-//! Pacer that keeps the send queue of a flow's relay connection short ([`marline_net::queue`]).
+//! Pacer that keeps the send queue of a flow's relay connection short ([`marline_net::mptcp_send_queue`]).
 //!
 //! If the kernel does not report the queue, data is written as fast as the socket accepts it.
 

@@ -4,7 +4,8 @@
 //! 1. The connection is the same as a flow's: MPTCP over all links and TLS, with the edge's certificate. The relay reports each tenth of a
 //!    second how many bytes it has received. When the rate has settled (`rate_convergence`), the connection is reset, and data in its send
 //!    queue is discarded.
-//! 2. If the budget of a metered link is used up, the probe uses a single other link, without MPTCP: its result is a lower bound.
+//! 2. If the bytes are used up that probes may send over metered links in a day, the probe uses a single other link, without MPTCP: its
+//!    result is a lower bound.
 
 use std::io;
 use std::sync::Arc;

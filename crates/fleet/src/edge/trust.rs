@@ -6,7 +6,7 @@
 //!    named the relay, only that relay's certificate.
 //! 2. If there is no revocation list yet, one is used as soon as its file exists; a new version takes effect within seconds
 //!    (`list_reload`).
-//! 3. The list is checked in the handshake and again when a spare connection is used, because it may be newer than the connection.
+//! 3. The list is checked in the handshake and again when a spare connection is used, because the list may have changed since.
 
 use std::convert::Infallible;
 use std::path::Path;

@@ -3,7 +3,7 @@
 //! The list is made from the last sample of the links, the interfaces of this host, and the MPTCP endpoints of the kernel's own path
 //! manager. A link is listed if it has a default route and
 //!
-//! 1. a daemon manages the links, and the interface is not among them (a tunnel, a bridge, a VPN beside the main one); or
+//! 1. a daemon (`marline paths`) manages the links, and the interface is not among them (a tunnel, a bridge, a VPN beside the main one); or
 //! 2. no daemon runs, the kernel manages the paths, and no MPTCP endpoint creates subflows over it. Connections begin over the link of the
 //!    preferred default route, which needs no endpoint.
 

@@ -3,7 +3,7 @@
 //!
 //! With fewer than two known links there is one attempt, over the route that the kernel chooses. If the kernel would
 //! choose an interface that is down and whose routes have remained, the only link is used explicitly. Attempts that
-//! lose the race continue in the background up to their own timeouts, because their results decide over which link the
+//! lose the race continue in the background for [`EVIDENCE_GRACE`], because their results decide over which link the
 //! next connection starts.
 
 mod probes;
@@ -53,7 +53,7 @@ pub(crate) struct LinkDialer {
     state: Mutex<DialerState>,
     pub(crate) resolver: Resolver,
     failing_links: watch::Sender<Vec<FailingLink>>,
-    /// Whether the URL of the portal probe may be wrong or blocked.
+    /// Whether the URL of the portal probe (an HTTP request that reveals captive portals) may be wrong or blocked.
     portal_probe_doubted: watch::Sender<bool>,
     /// The link over which connections start first.
     preferred_link: watch::Sender<Option<String>>,
@@ -77,7 +77,8 @@ struct DialerState {
 const MAX_ATTEMPT_TIME: Duration = Duration::from_secs(10);
 /// Time to resolve a name. Our choice: enough for a name server's first response and a retransmitted one.
 const DNS_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a successful connection waits for the results of the other links. Our choice: longer than [`DNS_TIMEOUT`].
+/// How long after a success the attempts over other links may still deliver results. The caller has its connection by
+/// then and does not wait. Our choice: longer than [`DNS_TIMEOUT`].
 const EVIDENCE_GRACE: Duration = Duration::from_millis(3500);
 
 impl LinkDialer {
@@ -166,7 +167,7 @@ impl LinkDialer {
         self.preferred_link.subscribe()
     }
 
-    /// Connects to a destination that authenticates itself with a certificate.
+    /// Connects to a destination that authenticates itself with a certificate, so that a captive portal is not taken for it.
     ///
     /// # Errors
     /// If no link reaches the destination: the error of the last attempt.

@@ -47,7 +47,7 @@ impl LinkDialer {
         }
     }
 
-    /// Notes that no relay can be reached.
+    /// Notes that no relay can be reached, so that links are probed for captive portals.
     pub(crate) fn record_no_relay_reached(&self) {
         let now = self.now();
         self.lock().choice.on_unauthenticated_use(now);
@@ -83,7 +83,7 @@ impl LinkDialer {
         state.last_direct_server.filter(|_| !state.choice.failure(link).is_some_and(LinkFailure::is_portal))
     }
 
-    /// Records the result of a probe. `works`: its destination was reached over another link.
+    /// Records the result of a probe. `is_usable`: its destination was reached over another link.
     pub(crate) fn record_probe(
         &self,
         link: &str,

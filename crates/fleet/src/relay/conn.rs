@@ -32,7 +32,7 @@ use crate::tunnel::{
     CONNECTED, PaceGrant, Pacer, Problem, Request, Status, UploadProgress, close, copy_bidirectional_with, parse,
 };
 
-/// Our choice: shorter than the timeouts of mobile NATs (RFC 5382: at least 2 h 4 min; operators: 5 to 30 min).
+/// Our choice: no longer than the timeouts of mobile NATs (RFC 5382: at least 2 h 4 min; operators: 5 to 30 min).
 const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Our choice: a head is one packet; enough for two retransmissions of it.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

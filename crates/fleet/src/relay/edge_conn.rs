@@ -14,7 +14,8 @@ use tokio_rustls::server::TlsStream;
 
 use crate::tunnel::BufferedSocket;
 
-/// Our choice: a vanished edge and its reservation are removed after two minutes; a mobile radio is not woken more often.
+/// Our choice: a vanished edge and its reservation are removed after three minutes (the kernel's default is nine probes); a mobile radio is
+/// not woken more often.
 const KEEPALIVE_TIME: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 

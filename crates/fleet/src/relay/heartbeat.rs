@@ -2,13 +2,14 @@
 //!
 //! A reply contains reservations, whether the relay must refuse new tunnels, and the number of the newest revocation list.
 //!
-//! 1. A reply counts if its epoch is no older than the newest epoch received, and its version is no older within that epoch: after a
-//!    failover two processes may respond for a while, and the older one is ignored (`NewestVersion`).
+//! 1. A reply counts if its epoch (each leader of the service begins a new one) is no older than the newest epoch received, and its
+//!    version is no older within that epoch: after a failover two processes may respond for a while, and the older one is ignored
+//!    (`NewestVersion`).
 //! 2. An unreachable service changes nothing: streams continue and reservations stay in force. It is reported once.
 //! 3. The free capacity is the capacity less the reserved rate or the rate carried since the last heartbeat, whichever is larger.
 //! 4. A service that has restarted requests the reservations, and gets them at once ([`HeartbeatReply::report_reservations`]).
 //! 5. A revocation list of the relay's authority that is newer than the present one is written to the relay's file, from which
-//!    `super::trust` reads it like any other.
+//!    `server_trust` reads it like any other.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -5,8 +5,8 @@
 //! 1. A handshake must finish within [`HANDSHAKE_TIMEOUT`], and the number of concurrent handshakes is limited (`tls_listener`).
 //! 2. Receive buffers are large enough for several links together ([`LARGE_RCVBUF`]; `rcvbuf_budget` limits their number). The kernel
 //!    starts with 128 KiB, which limits two links of 8 Mbit/s and 60 ms until the buffer has grown, and MPTCP's grows slowly. Setting
-//!    the size needs CAP_NET_ADMIN. Without it the size is that of `net.core.rmem_max`, if this is larger than the default;
-//!    [`Listeners::has_small_buffers`] reports the other case.
+//!    the size needs CAP_NET_ADMIN. Without it `net.core.rmem_max` limits the size, which is set only if the granted
+//!    buffer reaches [`LARGE_RCVBUF`] and exceeds the default; [`Listeners::has_small_buffers`] reports the other case.
 
 use std::io;
 use std::net::SocketAddr;

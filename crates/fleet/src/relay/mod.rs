@@ -8,6 +8,12 @@
 //! 3. A draining relay still listens, because additional MPTCP subflows of open connections come to the same port.
 //! 4. A revoked certificate ends its connections within seconds, including running streams (`server_trust`).
 //! 5. Each thread has its own runtime. Threads share only the listeners, the `registry` and the other fields of [`Relay`].
+//!
+//! - `listener`, `edge_conn`, `conn`: from an accepted connection over its TLS handshake to the end of its tunnel
+//! - [`acl`], `resolver`, `upstream`: which targets are allowed, their addresses, and the connection to them
+//! - `registry`: connected edges, limits and reservations; `rcvbuf_budget`: kernel memory of receive buffers
+//! - `throughput_probe`, `origin_rates`: rates from edges, and to origin servers
+//! - [`heartbeat`], [`control`], [`audit`]: the fleet service, the control socket and the log of flows
 
 pub mod acl;
 pub mod audit;

@@ -29,7 +29,7 @@ use tokio::time::Sleep;
 
 /// Receive buffer of a connection with a slot, in bytes. Our choice: 100 Mbit/s and 160 ms; the kernel doubles it for its own overhead.
 pub(super) const LARGE_RCVBUF: usize = 2 << 20;
-/// Receive buffer of a connection without a slot, in bytes. Our choice: 34 Mbit/s and 30 ms.
+/// Receive buffer of a connection without a slot, in bytes. Our choice: 17 Mbit/s and 30 ms.
 const SMALL_RCVBUF: usize = 64 << 10;
 /// Our choice: longer than any stall that a stream survives on a lossy link.
 const IDLE_TIME: Duration = Duration::from_secs(3);

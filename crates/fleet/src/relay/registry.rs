@@ -2,9 +2,9 @@
 //!
 //! Each admitted connection gets a [`ConnPermit`], which releases everything when dropped; others get the [`Problem`] to respond with.
 //!
-//! 1. Limits are checked in this order: the relay drains; the limit of the edge; the limit of the relay; the unreserved capacity. An edge's
-//!    reservation begins with its first tunnel and ends with its last connection. A reservation assigned by the fleet exists as
-//!    long as it is assigned, whether the edge is connected or not.
+//! 1. The limits of a new tunnel are checked in this order: the relay drains; the limit of the edge; the limit of the relay; the
+//!    unreserved capacity. An edge's reservation begins with its first tunnel and ends with its last connection. A reservation assigned
+//!    by the fleet exists as long as it is assigned, whether the edge is connected or not.
 //! 2. Bytes of each edge and direction are counted without a lock. Capacity is shared under a lock that is held for a few steps.
 //! 3. When reservations change, reductions are applied first and then increases, as far as capacity is available. An edge whose increase
 //!    does not fit keeps its present reservation; it is tried again when an edge has left.

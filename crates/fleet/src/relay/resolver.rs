@@ -1,7 +1,7 @@
 //! Name resolution for many edges at once, such that a slow lookup delays only the edge that requested it.
 //!
-//! 1. It uses the system's resolver ([`absolute`]), each lookup on a thread of its own, because a lookup may block for half a minute.
-//!    The relay does not wait for these threads when it stops.
+//! 1. It uses the system's resolver ([`resolve_absolute`]), each lookup on a thread of its own, because a lookup may block for half a
+//!    minute. The relay does not wait for these threads when it stops.
 //! 2. An edge may have [`MAX_PER_EDGE`] lookups at once, and all edges together [`MAX_TOTAL`]; further ones wait. A permit is
 //!    held until the lookup has really ended, even if the edge was given up on after [`LOOKUP_TIMEOUT`].
 //!

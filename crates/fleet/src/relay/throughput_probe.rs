@@ -25,7 +25,7 @@ use crate::tunnel::{PROBE_PATH, PaceGrant, Pacer as _, Problem, Status};
 
 /// Our choice: an edge needs one and a half seconds.
 const MAX_TIME: Duration = Duration::from_secs(4);
-/// Our choice: 85 Mbit/s for that long, which is enough to compare relays.
+/// Our choice: 67 Mbit/s for that long, which is enough to compare relays.
 const MAX_BYTES: u64 = 32 * 1024 * 1024;
 /// Our choice: a fifteenth of the time that an edge measures.
 const REPORT_INTERVAL: Duration = Duration::from_millis(100);

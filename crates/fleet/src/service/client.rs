@@ -1,7 +1,7 @@
 //! Client of the fleet API: one keep-alive connection to the service, authenticated with a member's certificate.
 //!
-//! 1. If a reused connection fails before any part of the response has arrived, the call is repeated once on a new connection; every
-//!    call is idempotent. The same happens after a 403, because the certificate may have expired while the connection was open.
+//! 1. If a call fails on a reused connection, it is repeated once on a new connection; every call is idempotent. The same happens after a
+//!    403, because the certificate may have expired while the connection was open.
 //! 2. A call has [`CALL_TIMEOUT`]. On a reused connection it has [`REUSED_CALL_TIMEOUT`] and is then repeated on a new one: the peer may
 //!    have vanished without closing it, and a relay's heartbeat must arrive before the relay counts as unhealthy.
 //! 3. A name may resolve to several addresses, one for each process. If one does not respond within [`ADDRESS_TIMEOUT`], the next one is
@@ -38,8 +38,8 @@ use crate::tls::Peer;
 
 /// Our choice: the service may take two seconds to decide a request for a relay, and a slow link needs several RTTs.
 const CALL_TIMEOUT: Duration = Duration::from_secs(15);
-/// Our choice: the service may take two seconds to decide a request for a relay. For a heartbeat, this plus one unresponsive address is less than the three
-/// heartbeats after which a relay counts as unhealthy.
+/// Our choice: the service may take two seconds to decide a request for a relay. For a heartbeat, this plus one unresponsive address is
+/// less than the three heartbeats after which a relay counts as unhealthy.
 const REUSED_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Our choice: a handshake over a slow link takes less, and up to three machines may be down.
 const ADDRESS_TIMEOUT: Duration = Duration::from_secs(4);

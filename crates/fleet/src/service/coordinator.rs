@@ -42,6 +42,7 @@ use crate::tls::{Peer, TlsError};
 /// The shared state of one service process; all connections use it through an `Arc`.
 pub struct Coordinator {
     scheduler: Mutex<FleetScheduler>,
+    /// The requests of each edge that wait for the scheduler's decision.
     waiters: Mutex<BTreeMap<Name, Vec<oneshot::Sender<()>>>>,
     store: Mutex<Box<dyn Store>>,
     /// The most important current error of store or authority.

@@ -15,12 +15,13 @@ use super::lock::lock;
 /// Connections of another process of the service, which forwards for many members. Our choice: several times the edge requests that are
 /// matched together, from four other processes.
 pub(super) const MAX_FLEET_CONNECTIONS: usize = 1024;
-/// Our choice: a tenth of a lease, within which another process takes over.
+/// How long a leader that could not be reached is not tried. Our choice: a tenth of a lease, within which another process takes over.
 const DOWN_TIME: Duration = Duration::from_secs(1);
 /// Connections kept open. Our choice: far fewer than the leader accepts ([`MAX_FLEET_CONNECTIONS`]); additional ones are closed after use.
 const MAX_IDLE: usize = 64;
 
-/// Rule 3. Our choice: the leader has capacity for four processes that forward to it.
+/// Requests that are forwarded at once (rule 3 of `leader_proxy`). Our choice: the leader has capacity for four processes that forward to
+/// it.
 const MAX_REQUESTS: usize = MAX_FLEET_CONNECTIONS / 4;
 
 /// The pool of connections to the leader.

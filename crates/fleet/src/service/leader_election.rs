@@ -28,7 +28,7 @@ use super::store::{Bid, BidOutcome, Entry, Leader, Row, Store, StoreError};
 use crate::ca::{CaError, UtcSeconds};
 use crate::identity::Name;
 
-/// Our choice: four consecutive bids may fail.
+/// Our choice: three consecutive bids may fail without an interruption.
 const RENEW_INTERVAL: Duration = Duration::from_secs(2);
 const BID_INTERVAL: Duration = Duration::from_secs(1);
 /// Our choice: members repeat with their next heartbeat what was lost before it was written.

@@ -1,7 +1,8 @@
 //! The lease of this process on the leadership, or else what it knows of the leader.
 //!
-//! The leader measures its lease from the moment before it sends the bid, by a clock that cannot be set and that runs during suspend
-//! ([`boot_time`]). It stops [`CLOCK_MARGIN`] before the store would give the lease to another process.
+//! The leader measures its lease from the moment before it sends the bid (its request to the store to lead, or to continue), by a clock
+//! that cannot be set and that runs during suspend ([`boot_time`]). It stops [`CLOCK_MARGIN`] before the store would give the lease to
+//! another process.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,7 @@ pub(super) struct LeaderLease {
     /// End of the lease in nanoseconds of [`boot_time`]; 0: not the leader.
     leads_until: AtomicU64,
     leader: Mutex<Option<Leader>>,
+    /// The greatest epoch that a relay has seen, if it is later than ours: a new one must be greater.
     min_epoch: AtomicU64,
     /// Notified when a bid must not wait for its interval.
     pub(super) bid_now: Notify,

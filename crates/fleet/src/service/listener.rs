@@ -199,7 +199,7 @@ async fn tls_handshake(
     Ok((TlsAcceptor::from(tls).accept(socket).await?, permit))
 }
 
-/// Serves a connection; `_permit` counts it as long.
+/// Serves a connection; `_permit` counts it as open until it ends.
 async fn serve_admitted(
     stream: TlsStream<TcpStream>,
     _permit: OwnedSemaphorePermit,

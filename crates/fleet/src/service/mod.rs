@@ -12,6 +12,12 @@
 //! 2. No stream depends on the service: while it is unreachable, edges keep using the relays they know.
 //! 3. A caller is identified by its certificate ([`tls`](crate::tls)) and by nothing else. A caller without a certificate may only
 //!    enrol and read the public paths (`routes`).
+//!
+//! - `listener`, `routes`, `api`, [`api_types`], `problem`: connections, paths, handlers, bodies and error responses
+//! - `coordinator`: drives the scheduler; `duplicates`: certificates that several processes use
+//! - [`store`], `replicated_rows`: what survives a restart, and what the next leader reads
+//! - `leader_election`, `leader_lease`: which process leads; `leader_proxy`, `leader_conns`: requests forwarded to it
+//! - `client`: calls of members to the service
 
 mod api;
 #[cfg(test)]

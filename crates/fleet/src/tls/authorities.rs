@@ -7,7 +7,8 @@
 //! 1. A certificate is verified against the authority whose key signed it, with that authority's list. Subject names do
 //!    not decide: a new authority often has the name of the old one, and webpki would apply the old authority's list to
 //!    certificates of the new one.
-//! 2. The member's own authority comes first. If a bundle contains its key twice, its revocation list still applies.
+//! 2. The member's own authority comes first. If another certificate in the bundle has the same key, the member's own
+//!    revocation list still applies.
 //! 3. The revocation list of the member's own authority is `revoked.pem`, not the one in the bundle.
 
 use std::io::Read as _;

@@ -4,15 +4,15 @@
 //! configurations, and it reads the identity of a peer from its certificate.
 //!
 //! 1. The system's certificate authorities are not trusted, only the fleet's. It signs all members itself, so a chain
-//!    consists of one certificate. The authority's own certificate needs no revocation status, because it is the trust
+//!    has no intermediate certificates. The authority's own certificate needs no revocation status, because it is the trust
 //!    anchor. While an authority is being replaced, `ca.pem` holds several (`authorities`): each of them is trusted.
 //!    The one that signed the member's own certificate is its authority, whose revocation list is `revoked.pem`.
 //! 2. A server also checks the role: where relays are expected, the handshake rejects the certificate of an edge.
 //! 3. The revocation list is part of a configuration. When [`RevocationFile::refresh`] reports a new one, create a new
 //!    configuration. Its session tickets are new as well, so every client performs a full handshake once.
-//! 4. Sessions are resumed, which saves one round trip on a slow link. rustls checks neither dates nor lists again in
-//!    this case, but still has the certificate. Call [`Peer::check`] after each handshake, and periodically on long
-//!    connections.
+//! 4. Sessions are resumed, which saves the certificates (not a round trip: TLS 1.3 needs one in any case, and early data is not used)
+//!    and their verification. rustls checks neither dates nor lists again in this case, but still has the certificate. Call
+//!    [`Peer::check`] after each handshake, and periodically on long connections.
 //! 5. A member that enrols has no certificate yet. The fleet service accepts it without one for enrolment only
 //!    ([`ClientAuth::allow_unauthenticated`]). The member recognizes the service by the fingerprint in its token
 //!    ([`first_contact_config`]).

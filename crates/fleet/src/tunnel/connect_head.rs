@@ -109,7 +109,8 @@ pub(crate) const CONNECTED: &str = "HTTP/1.1 200 Connection established\r\n\r\n"
 /// Parses the request at the beginning of `bytes`; returns it with the length of its head, or `None` if the head is
 /// incomplete.
 ///
-/// # Errors The problem with which to respond.
+/// # Errors
+/// The problem with which to respond.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Option<(Request, usize)>, Problem> {
     let mut fields = [httparse::EMPTY_HEADER; MAX_HEADER_FIELDS];
     let mut head = httparse::Request::new(&mut fields);

@@ -1,4 +1,10 @@
 //! Parts that edge and relay share: the request for a tunnel, and the copying of its bytes.
+//!
+//! - `connect_head`: the CONNECT request and its responses
+//! - `copy`: copies a tunnel's bytes in both directions
+//! - `buffer`: bytes that a tunnel cannot forward yet, with an account over all tunnels
+//! - `buffered_socket`: reads large pieces for TLS
+//! - `close`: an end in order or a reset
 
 mod buffer;
 mod buffered_socket;

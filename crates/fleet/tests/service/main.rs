@@ -183,6 +183,7 @@ fn assignment_request(best_link_rate: u64, measured: &[(&str, u64)]) -> Assignme
     }
 }
 
+/// An edge's report with a throughput of 10 Mbit/s, and the assignment that it claims to hold.
 fn report(request: AssignmentRequest, assignment: Option<CurrentAssignment>) -> Report {
     Report { request, throughput: mbps(10), offered_rate: None, assignment }
 }

@@ -5,6 +5,7 @@ use marline_fleet::service::store::{Leader, RedisSecrets, RedisStore};
 use super::redis_servers::*;
 use super::*;
 
+/// A bid for a lease of one minute, by a process that leads in `epoch` or does not lead (`None`). A new epoch must be greater than `above`.
 fn bid(holder: &str, epoch: Option<u64>, above: u64) -> Bid {
     let address = format!("{holder}.example:4444");
     Bid { holder: holder.into(), address, epoch, min_epoch: above, lease: Duration::from_secs(60) }

@@ -63,6 +63,8 @@ pub(crate) async fn unused_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
 }
 
+/// Requests a flow by SOCKS5 without authentication; returns the reply code (RFC 1928 section 6: 0 succeeded, 1 general failure, 2 not
+/// allowed, 4 host unreachable) and the connection.
 pub(crate) async fn socks_connect(edge: SocketAddr, to: SocketAddr) -> (u8, TcpStream) {
     let mut program = TcpStream::connect(edge).await.unwrap();
     let SocketAddr::V4(v4) = to else { panic!("{to}") };
@@ -98,6 +100,7 @@ fn programs_reach_a_server_through_the_relay() {
         let mut other = TcpStream::connect(at).await.unwrap();
         // Data that a program sends before the response is not lost.
         other.write_all(format!("CONNECT {server} HTTP/1.1\r\n\r\nahead").as_bytes()).await.unwrap();
+        // The head of the response has 39 bytes.
         let mut received = vec![0; 39 + 5];
         other.read_exact(&mut received).await.unwrap();
         assert_eq!(received, b"HTTP/1.1 200 Connection established\r\n\r\nahead");
@@ -171,7 +174,7 @@ fn a_relay_that_refuses_connections_is_not_flooded() {
         let (_edge, _at) = start_edge(&fixture, &[first], 2, false).await;
         tokio::time::sleep(Duration::from_secs(4)).await;
         let accepted = count.load(Ordering::Relaxed);
-        // Some at the start, some one second later, and some two seconds after these.
+        // Two spare connections at the start, two one second later, and two another two seconds later; some margin.
         assert!((2..20).contains(&accepted), "{accepted} connections in four seconds");
         // After the drain has ended, spare connections are opened again.
         assert!(fixture.relay.undrain());
@@ -293,6 +296,7 @@ async fn end_reporting_server() -> (SocketAddr, tokio::sync::mpsc::Receiver<std:
     (address, end_rx)
 }
 
+/// Opens a flow from this loopback address to a server that echoes one byte.
 async fn open_flow(client: &str, edge: SocketAddr, server: SocketAddr) -> TcpStream {
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind(format!("{client}:0").parse().unwrap()).unwrap();

@@ -27,6 +27,7 @@ pub(crate) struct TestRelay {
 }
 
 impl TestRelay {
+    /// A relay that allows 127.0.0.1 in addition to the public addresses.
     pub(crate) async fn start(limits: Limits) -> Self {
         Self::with(limits, &["127.0.0.1"]).await
     }

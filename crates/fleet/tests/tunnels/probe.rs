@@ -66,7 +66,7 @@ fn an_edge_runs_one_probe_at_a_time_and_none_while_the_relay_drains() {
         let mut other = fixture.connect(&fixture.edge_credentials("cam-2")).await.unwrap();
         other.write_all(PROBE_HEAD).await.unwrap();
         assert!(read_response_head(&mut other).await.starts_with("HTTP/1.1 200 "));
-        // At the end of the body the relay reports the number of received bytes.
+        // At the end of the body the relay reports the number of received bytes: 15, with the chunked encoding.
         first.write_all(b"5\r\nhello\r\n0\r\n\r\n").await.unwrap();
         let mut message = String::new();
         timeout(Duration::from_secs(5), first.read_to_string(&mut message)).await.unwrap().unwrap();

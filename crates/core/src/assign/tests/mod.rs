@@ -63,7 +63,7 @@ fn any_rate() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0_u64..40, 4 => 0_u64..20_000_000, 1 => Just(0_u64), 1 => Just(u64::MAX), 1 => (1_u64 << 50)..(1 << 51)]
 }
 
-/// A few relays, and edges each of which measured some of them.
+/// One to four relays, and at most this many edges, each of which measured some of the relays.
 fn any_instance(edges: usize) -> impl Strategy<Value = Instance> {
     let capacities =
         prop::collection::vec(prop_oneof![3 => 0_u64..60, 3 => 0_u64..60_000_000, 1 => 0..(1_u64 << 50)], 1..5);
@@ -81,7 +81,8 @@ fn any_instance(edges: usize) -> impl Strategy<Value = Instance> {
     })
 }
 
-/// Many edges around a ring of relays, with rates spread over two decades; deterministic.
+/// Many edges around a ring of relays, with rates spread over two decades; deterministic. `load`: the sum of the
+/// edges' best rates divided by the capacity of all relays.
 fn town(relays: usize, edges: usize, load: f64) -> Instance {
     let mut state = 7_u64;
     let mut draw = move |n: u64| {

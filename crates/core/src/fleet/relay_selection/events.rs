@@ -20,9 +20,10 @@ pub struct SelectorConfig {
     pub target_rate: Option<Bitrate>,
     /// The geographic position of the edge.
     pub position: Option<Position>,
-    /// Whether the nearest relay that is fast enough is preferred to the fastest.
+    /// Whether the nearest relay that is fast enough is preferred to the fastest: one with 80 % of the highest rate, or with
+    /// `target_rate` if that is lower.
     pub prefer_near: bool,
-    /// The bytes that one probe may send over metered links.
+    /// The bytes that one probe may send over metered links; all probes of a day together ten times as many. Zero: none.
     pub probe_bytes: DataSize,
     /// Whether no flow goes directly (`--no-direct`): then replies without an assignment are followed as well.
     pub never_direct: bool,
@@ -136,9 +137,9 @@ pub struct ProbeResult {
 /// Traffic through one relay in a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TrafficSample {
-    /// Bytes from clients.
+    /// Bytes from clients that were sent to the relay.
     pub sent: DataSize,
-    /// For how long data was blocked.
+    /// For how long data from at least one client waited because its connection to the relay accepted no more.
     pub blocked: Duration,
 }
 
@@ -151,6 +152,6 @@ pub struct LinkFacts {
     pub metered: bool,
     /// The best unmetered link.
     pub unmetered: Option<String>,
-    /// B_o(c): the highest rate that a single link has reached.
+    /// B_o(c): the highest rate that a single link has shown lately. The selector keeps the maximum until the set of links changes.
     pub best_rate: Bitrate,
 }

@@ -4,20 +4,22 @@
 //! The inputs are candidates, measured rates, replies of the service, and observations of flows and links. The outputs say what to
 //! request, to measure and to use. One operation runs at a time: while the machine waits for its result it has no deadline.
 //!
-//! 1. Candidates are requested at the start, each `REFRESH_INTERVAL`, when the set of links changes, when the relay in use fails, and when
-//!    it carries less than `LOW_RATE_SHARE` of its initial rate in `MAX_LOW_SAMPLES` consecutive samples. Except after a failure, requests
-//!    are at least `MIN_REFRESH_PAUSE` apart.
-//! 2. A candidate is measured unless its rate is fresh: not older than `RATE_LIFETIME`, and measured over the same links (those at the start of the probe). Probes run one
-//!    after the other, because they share the links: `PROBE_TIME` each and `TOTAL_PROBE_TIME` in all, the nearest relay first. Then the
-//!    assignment is requested.
-//! 3. The rate that flows reach while data is blocked is also a measurement, and keeps the relay's rate fresh, so that probes do not
-//!    disturb a live stream.
+//! 1. Candidates are requested at the start, each `REFRESH_INTERVAL`, when the set of links changes, when the assigned relay fails, when
+//!    it carries less than `LOW_RATE_SHARE` of its initial rate in `MAX_LOW_SAMPLES` consecutive samples although more data is waiting,
+//!    and when the service has released the edge. The links and low rates cause requests at least `MIN_REFRESH_PAUSE` apart, failures
+//!    `FAILURE_REFRESH_PAUSE`.
+//! 2. A candidate is measured unless its rate is fresh: not older than `RATE_LIFETIME`, and measured over the same links (those at the
+//!    start of the probe). Probes run one after the other, because they share the links: `PROBE_TIME` each and `TOTAL_PROBE_TIME` in all,
+//!    the nearest relay first. Then the assignment is requested.
+//! 3. The rate that flows reach while data is blocked (waits because the links carry no more) is also a measurement, and keeps the
+//!    relay's rate fresh, so that probes do not disturb a live stream.
 //! 4. Bytes of metered links are limited: [`SelectorConfig::probe_bytes`] for each probe and ten times that a day. When they are used up, a
 //!    single unmetered link is measured; if there is none, nothing is.
-//! 5. Relays are used in this order: the one that the service has assigned; other candidates by their rates, or by their RTTs among those
-//!    that are fast enough ([`SelectorConfig::prefer_near`]); relays known from before. Failed relays come last. Only new flows are
-//!    affected. An edge whose flows never go directly ([`SelectorConfig::never_direct`]) also follows replies without an assignment: with
-//!    `no_gain` it keeps its previous relay; with `no_capacity` new flows wait for an assignment ([`RelaySelector::is_waiting`]).
+//! 5. Relays are used in this order: the one that the service has assigned; all others that are known, by their rates, or by their RTTs
+//!    among those that are fast enough ([`SelectorConfig::prefer_near`]); without a rate, candidates before relays known from earlier
+//!    runs. Failed relays come last. Only new flows are affected. An edge whose flows never go directly
+//!    ([`SelectorConfig::never_direct`]) also follows replies without an assignment: with `no_gain` it keeps its previous relay; with
+//!    `no_capacity` new flows wait for an assignment ([`RelaySelector::is_waiting`]).
 //! 6. A report claims to hold a relay only if the service has assigned it and new flows use it.
 //! 7. If the service does not answer, only the time of the next request changes; the pause doubles up to `MAX_BACKOFF`.
 
@@ -49,7 +51,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_secs(30 * 60);
 const RATE_LIFETIME: Duration = Duration::from_secs(30 * 60);
 /// Our choice: three candidates then fit into [`TOTAL_PROBE_TIME`].
 const PROBE_TIME: Duration = Duration::from_millis(1500);
-/// BASS section IV-B spends this time on each relay.
+/// For all probes between two requests. BASS section IV-B spends this time on each relay.
 const TOTAL_PROBE_TIME: Duration = Duration::from_secs(5);
 /// Our choice: links that flap must not fill the remaining capacity with probes.
 const MIN_REFRESH_PAUSE: Duration = Duration::from_secs(60);
@@ -58,26 +60,26 @@ const FAILURE_REFRESH_PAUSE: Duration = Duration::from_secs(5);
 /// Our choice: the same as the service's threshold for reports.
 const LOW_RATE_SHARE: Ratio = Ratio::from_percent(70);
 const MAX_LOW_SAMPLES: u32 = 2;
-/// Our choice: a relay that was restarted is retried by then.
+/// How long a relay counts as failed. Our choice: a relay that was restarted is retried by then.
 const FAILURE_MEMORY: Duration = Duration::from_secs(60);
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(60);
-/// Used until the service sends its interval.
+/// Interval between reports until the service sends one.
 const DEFAULT_HEARTBEAT: Duration = Duration::from_secs(5);
-/// Limits for the interval that the service sends. chosen.
+/// Limits for the interval between reports that the service sends. Our choice.
 const HEARTBEAT_RANGE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(60)];
 /// How many probes of [`SelectorConfig::probe_bytes`] are allowed per day.
 const PROBES_A_DAY: u64 = 10;
 const DAY: Duration = Duration::from_secs(86_400);
-/// Our choice: 107 Mbit/s for the duration of a probe; the relay has its own limit.
+/// Our choice: 112 Mbit/s for the duration of a probe; the relay has its own limit.
 const MAX_PROBE_SIZE: DataSize = DataSize::from_mib(20);
 /// Share of the time for which data must be blocked for a rate to count as the capacity of the links.
 const FULL_SHARE: Ratio = Ratio::from_percent(80);
-/// Our choice: if data is blocked half of the time, programs offer more than is carried.
+/// Share of the time from which on a report states that programs offer more than is carried. Our choice: blocked half of the time.
 const BUSY_SHARE: Ratio = Ratio::from_percent(50);
 /// Origin of an edge that does not know its stream's target yet (RFC 2606 section 2: the name never exists).
 const UNKNOWN_ORIGIN: &str = "unknown.invalid:1935";
-/// Our choice: a flow tries no more.
+/// Length of the order of relays for new flows. Our choice: a flow tries no more.
 const MAX_IN_USE: usize = 6;
 
 /// The operation in progress.
@@ -114,12 +116,14 @@ pub struct RelaySelector {
     origin: Option<Endpoint>,
     links: LinkFacts,
     held_assignment: Option<HeldAssignment>,
+    /// The reason in the last reply.
     no_relay_reason: Option<NoRelayReason>,
     /// Whether the last decisive reply was `no_capacity`.
     is_fleet_full: bool,
     /// The relay that the edge held when the service replied `no_gain`.
     previous_relay: Option<Name>,
     pending: PendingOp,
+    /// Candidates still to be measured, and when the last candidates arrived: their probes share `TOTAL_PROBE_TIME` from then.
     probe_queue: VecDeque<Name>,
     probing_since: Instant,
     /// When candidates were last requested, and when to request them again.
@@ -444,7 +448,8 @@ impl RelaySelector {
         }
     }
 
-    /// The rate that is fast enough for a near relay to be preferred; `None`: the fastest is preferred.
+    /// The rate that is fast enough for a near relay to be preferred: 80 % of the highest rate, or the edge's target if that is lower.
+    /// `None`: the fastest is preferred.
     fn near_threshold(&self) -> Option<Bitrate> {
         let sufficient_rate = self.stats.best_rate(self.now).share(Ratio::from_percent(80));
         self.config

@@ -2,7 +2,8 @@
 //!
 //! 1. A rate belongs to the set of links over which it was measured. After a change of the links it still ranks the relays, but is measured
 //!    again.
-//! 2. Saved state contains ages instead of points in time: if the clock was set meanwhile, a rate may look older, never newer.
+//! 2. Saved state contains ages instead of points in time: if the clock was set meanwhile, a rate looks older than it is, or as old
+//!    as when it was saved, but never measured in the future.
 //! 3. At most [`MAX_RELAYS`] relays are kept; the one seen least recently is dropped first.
 
 use alloc::collections::BTreeMap;
@@ -21,14 +22,14 @@ use crate::fleet::{Address, Endpoint, Name};
 
 /// As many as a request may contain.
 const MAX_RELAYS: usize = 32;
-/// Fraction (one quarter) by which an RTT may be longer than the shortest and still count as equal. chosen.
+/// Divisor: an RTT may be longer than the shortest by a quarter of it and still count as equal. Our choice.
 const RTT_TOLERANCE: u32 = 4;
 
 /// Measurements of all known relays.
 #[derive(Debug, Default)]
 pub(super) struct RelayStats {
     relays: BTreeMap<Name, RelayRecord>,
-    /// Bytes that probes have sent over metered links, and since when.
+    /// When the current day of probes over metered links began (with its first probe), and the bytes that they have sent since.
     metered_probes: (Instant, DataSize),
 }
 
@@ -55,7 +56,7 @@ pub struct PersistedState {
     /// The origin server of the stream.
     #[serde(default)]
     pub origin: Option<Endpoint>,
-    /// Bytes that probes have sent over metered links in the last day.
+    /// Bytes that probes have sent over metered links in the current day, which begins with its first probe.
     #[serde(default)]
     pub probed_bytes: u64,
     /// How long ago that count began, in seconds.
@@ -65,7 +66,7 @@ pub struct PersistedState {
     /// Known relays, in order of preference.
     #[serde(default)]
     pub relays: Vec<RelayInfo>,
-    /// For relays of the command line, by `HOST:PORT`: the addresses found last.
+    /// For relays of the command line, by `HOST:PORT`: the addresses to which the host name resolved last.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub addresses: BTreeMap<String, Vec<SocketAddr>>,
 }
@@ -198,8 +199,8 @@ impl RelayStats {
         rates.filter_map(|name| self.rate(name)).max().unwrap_or_default()
     }
 
-    /// All relays with known addresses. Those with a rate come first, then the offered ones, in that order. With `enough`, relays that
-    /// reach this rate come first, ordered by RTT.
+    /// All relays with known addresses: by falling rate, those without a rate in the order in which the service offered them, then the
+    /// others. With `sufficient_rate`, relays that reach this rate come first, ordered by RTT. Failed ones come last.
     pub(super) fn ranked(&self, offered: &[Name], sufficient_rate: Option<Bitrate>, now: Instant) -> Vec<Name> {
         let key = |name: &Name| {
             let rate = self.rate(name).unwrap_or_default();
@@ -216,8 +217,8 @@ impl RelayStats {
         names
     }
 
-    /// The measurements for a request. With `enough`, only the nearest relays that reach this rate are included, so that the service can
-    /// assign no other.
+    /// The measurements for a request. With `sufficient_rate`, only the nearest relays that reach this rate are included, so that the
+    /// service can assign no other.
     pub(super) fn measurements(&self, sufficient_rate: Option<Bitrate>, now: Instant) -> Vec<RelayMeasurement> {
         let measured_row = |(name, relay): (&Name, &RelayRecord)| {
             let rate = relay.rate.as_ref().filter(|rate| !rate.rate.is_zero() && !self.is_failed(name, now))?;
@@ -246,7 +247,7 @@ impl RelayStats {
         self.metered_probes = (since, total + sent);
     }
 
-    /// Bytes sent over metered links in the last day.
+    /// Bytes that probes have sent over metered links in the current day.
     pub(super) fn metered_today(&self, now: Instant) -> DataSize {
         if now.since(self.metered_probes.0) < DAY { self.metered_probes.1 } else { DataSize::ZERO }
     }

@@ -32,6 +32,7 @@ fn candidate(relay: &str) -> Candidate {
     }
 }
 
+/// The reply that assigns 8 Mbit/s at this relay.
 fn assigned(relay: &str, version: u64) -> AssignmentReply {
     let assignment = Assignment {
         relay: name(relay),
@@ -52,12 +53,14 @@ fn outputs(selector: &mut RelaySelector) -> Vec<Output> {
     core::iter::from_fn(|| selector.poll()).filter(|output| *output != Output::Persist).collect()
 }
 
+/// A measurement of this rate in Mbit/s and this RTT.
 fn probe_result(rate: u64, millis: u64) -> Option<ProbeResult> {
     let rtt = Duration::from_millis(millis);
     Some(ProbeResult { rate: mbps(rate), rtt, bytes: DataSize::from_kib(100) })
 }
 
-/// Runs the selector until it requests an assignment, and returns the request. Each relay has this rate and RTT.
+/// Runs the selector until it requests an assignment, and returns the request. Each relay has this rate in Mbit/s and this RTT in
+/// milliseconds.
 fn run_until_request(selector: &mut RelaySelector, relays: &[(&str, u64, u64)], mut now: u64) -> AssignmentRequest {
     selector.tick(at(now));
     loop {
@@ -88,6 +91,7 @@ fn relays_in_use(selector: &RelaySelector) -> Vec<&str> {
     selector.relays_in_use().iter().map(Name::as_str).collect()
 }
 
+/// Names, rates in Mbit/s and RTTs in milliseconds: `b` is the fastest, `c` the nearest.
 const THREE_RELAYS: [(&str, u64, u64); 3] = [("a", 10, 80), ("b", 16, 40), ("c", 12, 10)];
 
 #[test]

@@ -21,8 +21,8 @@ pub struct Proximity {
     pub origin: Option<Endpoint>,
 }
 
-/// The nearest relays that are open and have a free share of at least the threshold. At equal distance the relay with the highest
-/// measured rate to the origin server comes first; relays that have not measured this server come last.
+/// The nearest relays that are open (healthy and not draining) and have a free share of at least the threshold. At equal distance the
+/// relay with the highest measured rate to the origin server comes first; relays that have not measured this server come last.
 pub(super) fn candidates(view: CapacityView<'_>, edge: &Name, proximity: &Proximity) -> Vec<Candidate> {
     let request = view.placements.get(edge).map(|edge| &edge.request);
     let position = proximity.position.or_else(|| request.and_then(|request| request.position));

@@ -1,4 +1,4 @@
-//! What relays have left, and what edges can reach through them: read-only calculations on relays and placements.
+//! The free capacity of relays, and the rates that edges can reach through them: read-only calculations on relays and placements.
 
 use core::time::Duration;
 
@@ -30,7 +30,7 @@ impl<'a> CapacityView<'a> {
         self.clock.is_in_grace() && self.relays.get(relay).is_some_and(|relay| relay.is_report_awaited)
     }
 
-    /// R(s) by rule 3 of the scheduler; zero for an unknown relay.
+    /// R(s), the free capacity, by rule 3 of the scheduler; zero for an unknown relay.
     pub(super) fn free_capacity(self, name: &Name) -> Bitrate {
         let Some(relay) = self.relays.get(name) else { return Bitrate::ZERO };
         let claimed = self.placements.claims_of(name).map_or(Bitrate::ZERO, |claims| claims.load.total());
@@ -43,12 +43,12 @@ impl<'a> CapacityView<'a> {
         Ratio::of(self.free_capacity(name).bits_per_sec(), self.relays.capacity(name).bits_per_sec())
     }
 
-    /// The threshold's share of T(s), which is kept for bursts.
+    /// The share ([`SchedulerConfig::threshold`]) of a relay's capacity T(s) that is kept for bursts.
     pub(super) fn burst_reserve(self, name: &Name) -> Bitrate {
         self.relays.capacity(name).share(self.config.threshold)
     }
 
-    /// The capacity for new reservations if the load `leaving` were gone: R(s) less the threshold's share. Throughput beyond the
+    /// The capacity for new reservations if the load `leaving` were gone: R(s) less the share for bursts. Throughput beyond the
     /// reservations counts against that share first, so that an edge's report of its throughput takes nothing from other edges.
     pub(super) fn assignable(self, name: &Name, leaving: Load) -> Bitrate {
         let Some(relay) = self.relays.get(name).filter(|_| self.is_open(name)) else { return Bitrate::ZERO };

@@ -1,4 +1,4 @@
-//! Time of the scheduler, and the grace period in which nothing expires (rules 7 and 8 of the scheduler).
+//! Time of the scheduler, and the grace period in which no member and no lease expires (rules 7 and 8 of the scheduler).
 
 use core::time::Duration;
 

@@ -1,11 +1,11 @@
 //! Requests, reports and assignments of edges.
 //!
-//! 1. An edge's request is decided when its window ends; until then the reason is `pending`.
-//! 2. An edge that gets less than [`low_share`](super::SchedulerConfig::low_share) of what it offers in two consecutive
-//!    reports is matched again. Its throughput then counts as the rate of that relay, instead of its own measurement, until the next
-//!    re-allocation.
-//! 3. Throughput beyond the reservation counts at most once more as much as the reservation, and no more than the share that relays keep
-//!    for bursts: an edge that exaggerates its throughput cannot fill a relay.
+//! 1. An edge's request is decided when its window ends; until then the reason in its replies is `pending`.
+//! 2. An edge that gets less than [`low_share`](super::SchedulerConfig::low_share) of what it offers, or of its reservation if that is
+//!    less, in two consecutive reports is matched again. For one re-allocation interval from then, this throughput limits the rate of
+//!    that relay for this edge, whatever the edge has measured.
+//! 3. Throughput beyond the reservation counts as load up to the amount of the reservation, and up to the share that relays keep for
+//!    bursts: an edge that exaggerates its throughput cannot fill a relay.
 //! 4. An edge gets back the relay that it reports only during the grace period, or if an earlier leader assigned it. It never displaces
 //!    other edges, including those in the relay's list of reservations ([`recovered`](super::recovered)).
 //! 5. An edge that has requested a relay and has none is matched again with each report, because capacity may be available now. An edge
@@ -131,6 +131,7 @@ impl FleetScheduler {
     }
 
     /// Assigns the relay that an edge reports to use, if rule 4 permits it; otherwise the edge is matched in the next window.
+    /// An edge that has not measured this relay, or names a later epoch than ours, gets neither.
     fn adopt_assignment(&mut self, name: &Name, assignment: &CurrentAssignment) {
         let (relay, epoch) = (&assignment.relay, self.placements.version().epoch);
         let Some(edge) = self.placements.get(name) else { return };
@@ -162,7 +163,7 @@ impl FleetScheduler {
     }
 
     /// Removes edges from a relay that is overbooked because edges reported it before it announced its capacity or its reservations.
-    /// The edge that exceeds its reported reservation the most is cut back or removed first.
+    /// The edge that most exceeds the reservation that the relay has listed for it is cut back or removed first.
     pub(super) fn shed_excess(&mut self, relay: &Name) {
         loop {
             let Some(claims) = self.placements.claims_of(relay) else { return };

@@ -1,13 +1,13 @@
 //! Heartbeats of relays, their capacity and health, and what to send them in return.
 //!
 //! 1. A relay receives its complete set of reservations if one has changed since the version that it has seen, and otherwise none. It
-//!    also receives them if it has seen a version of our epoch that we did not send: a store that lost its latest writes may
+//!    also receives them if the version that it has seen is not that of our last reply: a store that lost its latest writes may
 //!    have let another process lead in the same epoch.
 //! 2. A relay must report its reservations if it appears for the first time in this epoch ([`recovered`](super::recovered)).
-//! 3. If a relay has seen a later epoch, the store may have been lost, and the epoch is raised. The same holds if it has seen a version
-//!    of our epoch that does not exist yet, because then another process leads in the same epoch. Epochs more than
-//!    [`MAX_EPOCH_LEAP`] ahead are ignored, and each relay counts once in a lease: a relay that lies must neither use up the
-//!    numbers nor extend the grace period of the others. It has no other effect.
+//! 3. If a relay has seen a later epoch (each leader begins a new one), the store may have been lost, and the epoch is raised. The same
+//!    holds if it has seen a version of our epoch that does not exist yet, because then another process leads in the same epoch. Epochs
+//!    more than [`MAX_EPOCH_LEAP`] ahead are ignored, and each relay counts once in the time of a lease: a relay that lies must neither
+//!    use up the numbers nor extend the grace period of the others. A version ahead of ours has no other effect.
 
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -109,7 +109,7 @@ impl FleetScheduler {
         self.relays.drains().iter().map(|(relay, until)| (relay.clone(), left(until))).collect()
     }
 
-    /// Whether this relay has sent a heartbeat.
+    /// Whether this relay is known: it has sent a heartbeat within the time of a lease, or was restored from the store.
     pub fn has_relay(&self, relay: &Name) -> bool {
         self.relays.get(relay).is_some()
     }

@@ -4,7 +4,8 @@
 //!
 //! 1. Edges outside the problem keep their claims. Edges inside are treated as if they had left their relays.
 //! 2. The capacity of a relay is R(s) less the threshold's share of T(s); a relay that is not open has none.
-//! 3. The rate of an edge through a relay is B_o(c, s) = min(B(c, s), B_o(s)) (Algorithm 1, line 6), limited by what the edge needs and
+//! 3. The rate of an edge through a relay is B_o(c, s) = min(B(c, s), B_o(s)) (Algorithm 1, line 6; the rate that the edge has measured
+//!    to the relay, and that of the relay to the origin server), limited by what the edge needs and
 //!    by the remaining capacity: an edge that could fill two relays is served by one. At its present relay the remaining
 //!    capacity is its own reservation plus what is unreserved: it can grow into free capacity, but takes nothing from others. The
 //!    resulting problem is that of BASS.
@@ -166,11 +167,11 @@ impl MatchingProblem {
         self.edges.len()
     }
 
-    /// Whether it contains all edges rather than those of a window.
+    /// Whether it contains all edges that may move, rather than only those of a window.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 }
 
-/// Work between two checks of the limit. Our choice: about 10 ms.
+/// Work between two checks of the limit. Our choice: less than a millisecond.
 const SOLVER_STEP: u64 = 100_000;

@@ -1,4 +1,5 @@
-//! When edges are matched: requests are collected for a window, and all edges are matched at long intervals.
+//! When edges are matched: requests are collected for a short time, the window ([`SchedulerConfig::window`]), and matched together. All
+//! edges are matched at long intervals ([`SchedulerConfig::reallocation_interval`]).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -10,6 +11,7 @@ use crate::units::Instant;
 #[derive(Debug)]
 pub(super) struct MatchingWindow {
     queue: BTreeSet<Name>,
+    /// End of the window; without meaning while the queue is empty.
     ends_at: Instant,
     is_solving: bool,
     next_reallocation: Instant,
@@ -22,7 +24,7 @@ pub(super) struct MatchingWindow {
 pub(super) enum MatchingScope {
     /// Those in the window.
     Window,
-    /// Those in the window, and all that may move.
+    /// Those in the window, and all others that have been at their relay for [`SchedulerConfig::min_stay`] or want one.
     All,
 }
 
@@ -77,7 +79,7 @@ impl MatchingWindow {
         self.is_solving = is_solving;
     }
 
-    /// When the window ends; `None`: it is empty, or a matching is being solved.
+    /// When the window ends; `None`: no edge waits, or a matching is being solved.
     pub(super) fn ends_at(&self) -> Option<Instant> {
         (!self.queue.is_empty() && !self.is_solving).then_some(self.ends_at)
     }

@@ -1,7 +1,7 @@
 //! Fleet scheduler (BASS §III-A.3 and §IV-B): a state machine that decides which edge may use which relay, and for how long.
 //!
 //! Its inputs are heartbeats of relays, requests and reports of edges, drains, and solved matchings. Its outputs are the replies, and the
-//! actions to take: solve a matching, tell an edge that its request is decided, raise the epoch.
+//! actions to take: solve a matching, notify an edge that its request is decided, raise the epoch.
 //!
 //! ```text
 //! heartbeats ─▶ relay_table ─┐
@@ -15,17 +15,18 @@
 //! 3. The load of a relay is the larger one of what it reports and of what its edges have reserved or use. A relay that reports less
 //!    load than it has gets no more edges for it.
 //! 4. Requests are collected for [`SchedulerConfig::window`] and matched together. No relay is filled beyond the threshold: that share
-//!    is for bursts (§IV-B). BASS's eq. 2 alone would give it to the first window.
+//!    is for bursts (§IV-B). BASS's eq. 2 alone would give it to the requests of the first window.
 //! 5. An edge keeps its relay until its lease ends; each report renews the lease. The end of a lease frees the reservation only:
 //!    streams are between relay and edge, and continue.
-//! 6. All edges are matched again each [`SchedulerConfig::reallocation_interval`]. Between these times only an edge is matched whose
-//!    relay fails or drains, whose relay delivers less than it offers in two consecutive reports, or which has no relay and still
-//!    reports. Other edges move only if the move gains more than a share ([`SchedulerConfig::min_gain`]) of what the moving edges have,
-//!    and never within [`SchedulerConfig::min_stay`] after their last move.
+//! 6. All edges are matched again each [`SchedulerConfig::reallocation_interval`]. Between these times an edge is matched only if it
+//!    sends a request, if its relay fails or drains or delivers too little in two consecutive reports ([`SchedulerConfig::low_share`]),
+//!    or if it has no relay and still reports. Other edges move only if the move gains more than a share
+//!    ([`SchedulerConfig::min_gain`]) of what the moving edges have, and never within [`SchedulerConfig::min_stay`] after their last
+//!    move.
 //! 7. All state is soft: an edge that reports the relay it uses gets it again, as far as it has measured it and the relay has capacity.
 //!    Relays have better information: for two heartbeats (the grace period) the reservations that they report take precedence over
 //!    those that edges report (`recovered`). A process that becomes leader waits equally long before it considers a relay failed.
-//! 8. Time does not go back. After a jump of more than two heartbeats nothing expires during the next two.
+//! 8. Time does not go back. After a jump of more than two heartbeats no member and no lease expires during the next two.
 //! 9. Matchings are solved outside ([`MatchingProblem::solve`]) while heartbeats continue. Parts of a solution that do not fit the
 //!    state any more are not applied.
 //! 10. A scheduler that is not the leader ([`Input::StepDown`], [`Input::Follow`]) replies to relays, but
@@ -90,15 +91,15 @@ pub struct SchedulerConfig {
     pub min_gain: Ratio,
     /// How long an edge stays at a relay at least.
     pub min_stay: Duration,
-    /// An edge's throughput is low if it is below this share of what the edge offers.
+    /// An edge's throughput is low if it is below this share of the rate that its programs offer, or of its reservation if that is less.
     pub low_share: Ratio,
-    /// Candidate relays offered to an edge; it measures each of them.
+    /// Largest number of candidate relays offered to an edge; it measures each of them.
     pub max_candidates: usize,
 }
 
 impl Default for SchedulerConfig {
     /// Our choice: an edge that starts waits a fifth of a second. Leases last six heartbeats, so that an edge keeps its relay for half a
-    /// minute in a tunnel. The other values are those of BASS or follow from the rules above.
+    /// minute without radio coverage. The other values are those of BASS or follow from the rules above.
     fn default() -> Self {
         let heartbeat = Duration::from_secs(5);
         Self {

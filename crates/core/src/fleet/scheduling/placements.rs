@@ -20,6 +20,7 @@ use crate::units::{Bitrate, Instant};
 pub(super) struct EdgeRecord {
     pub(super) request: AssignmentRequest,
     pub(super) last_seen: Instant,
+    /// The last reported throughput, at most the capacity of its relay.
     pub(super) throughput: Bitrate,
     /// The part of its throughput beyond its reservation that counts (rule 3 of `edges`).
     pub(super) excess: Bitrate,
@@ -27,7 +28,7 @@ pub(super) struct EdgeRecord {
     pub(super) reason: Option<NoRelayReason>,
     /// Consecutive reports with low throughput.
     low_reports: u32,
-    /// A relay, the rate that it actually delivered, and until when this replaces the edge's measurement (rule 2 of `edges`).
+    /// A relay, the rate that it actually delivered, and until when this limits the edge's measurement (rule 2 of `edges`).
     delivered: Option<(Name, Bitrate, Instant)>,
     /// A request waits for its decision.
     pub(super) is_pending: bool,
@@ -77,7 +78,7 @@ pub(super) struct Claims {
     pub(super) recovered: RecoveredReservations,
 }
 
-/// Our choice: a single low report may be due to a tunnel.
+/// Our choice: a single low report may be due to a moment without radio coverage.
 const MAX_LOW_REPORTS: u32 = 2;
 
 impl EdgeRecord {
@@ -87,7 +88,7 @@ impl EdgeRecord {
         self.placement.as_ref().map_or_else(Load::default, of)
     }
 
-    /// The rate that a relay has delivered recently, if that was less than it offers.
+    /// The rate that a relay has delivered recently, if that was too little for what the edge offered (rule 2 of `edges`).
     pub(super) fn delivered_by(&self, relay: &Name, now: Instant) -> Option<Bitrate> {
         self.delivered.as_ref().filter(|(name, _, until)| name == relay && now < *until).map(|(_, rate, _)| *rate)
     }
@@ -287,7 +288,7 @@ impl Placements {
         });
     }
 
-    /// The edges whose lease has ended and that have not reported for as long.
+    /// The edges that have sent neither request nor report for the duration of a lease, and whose lease has ended.
     pub(super) fn expired(&self, now: Instant, config: &SchedulerConfig) -> Vec<Name> {
         let has_lease =
             |edge: &EdgeRecord| edge.placement.as_ref().is_some_and(|placement| placement.lease_ends > now);

@@ -2,8 +2,9 @@
 //!
 //! Each relay and each edge is one row. The leader writes changed rows; a new leader restores them.
 //!
-//! 1. A heartbeat or report without new content does not change the row: a running member reports to whichever process leads. The amount
-//!    written therefore depends on the changes in a fleet and not on its size.
+//! 1. A row changes with what describes a relay (not with its load), and with the relay or reservation of an edge. Other news of a
+//!    running member need not be stored, because it reports to whichever process leads. The amount written therefore depends on the
+//!    changes in a fleet and not on its size.
 //! 2. Restored members count as seen now, and restored edges as placed. Members that do not report afterwards expire as usual.
 
 use alloc::collections::BTreeSet;
@@ -46,7 +47,7 @@ impl MemberRow {
 /// The stored state of an edge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredEdge {
-    /// Its last request.
+    /// Its last request when the row was written.
     pub request: AssignmentRequest,
     /// The relay that it has.
     pub assignment: Option<CurrentAssignment>,

@@ -2,8 +2,8 @@
 //!
 //! 1. [`Config::spare_connections`](super::Config::spare_connections) connections to the first working relay are kept open. A flow takes
 //!    the oldest one that is still usable, and a replacement is opened at once. They are replaced before the relay closes them
-//!    ([`MAX_SPARE_AGE`]). A relay that closes them earlier drains, or no longer accepts the edge; then the next attempt follows after
-//!    [`MIN_PAUSE`], growing to [`MAX_PAUSE`]. They are dropped when new connections begin over another link than before.
+//!    ([`spares::MAX_SPARE_AGE`]). A relay that closes them earlier drains, or no longer accepts the edge; then the next attempt follows
+//!    after [`MIN_PAUSE`], growing to [`MAX_PAUSE`]. They are dropped when new connections begin over another link than before.
 //! 2. If a relay sends data over a spare connection before a request, it is closing the connection. Such a connection is dropped, and so is
 //!    one that answers a request with 408.
 //! 3. Relays are tried in their order ([`RelayList::order`]). After [`HEDGE_DELAY`] without an answer the next one is tried as well, and
@@ -47,10 +47,12 @@ const HEDGE_DELAY: Duration = Duration::from_millis(1500);
 /// Our choice: more than the RTT of a satellite link. One flow over a slower link goes directly.
 const UNKNOWN_RELAY_WAIT: Duration = Duration::from_millis(700);
 
-/// Our choice: one of the next heartbeats brings an assignment, and programs give up after half a minute.
+/// How long a new flow waits for an assignment. Our choice: one of the next heartbeats brings one, and programs give up after half a
+/// minute.
 const ADMISSION_WAIT: Duration = if cfg!(test) { Duration::from_millis(600) } else { Duration::from_secs(20) };
 
-/// Our choice: each attempt takes as long as a relay may take to answer.
+/// How often one flow tries all relays, if relays carry other flows meanwhile. Our choice: each attempt takes as long as a relay may take
+/// to answer.
 const MAX_ATTEMPTS: usize = 3;
 
 /// Why no tunnel was opened.

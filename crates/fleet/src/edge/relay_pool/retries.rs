@@ -14,7 +14,8 @@ use crate::edge::dial::{self, CONNECT_TIMEOUT, DialOptions, dial, dial_over};
 use crate::edge::relay_list::RelayEntry;
 use crate::link_dialer::ConnObservation;
 
-/// Our choice: by then a relay on a busy machine has verified a certificate; only the next state of a failed relay waits for it.
+/// How long, besides two RTTs, a retried relay must keep the connection open. Our choice: by then a relay on a busy machine has verified a
+/// certificate; only the next state of a failed relay waits for it.
 const REJECTION_WAIT: Duration = Duration::from_millis(200);
 
 impl RelayPool {

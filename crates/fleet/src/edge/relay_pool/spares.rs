@@ -16,7 +16,8 @@ use crate::edge::relay_list::RelayEntry;
 
 /// Our choice: less than the five minutes for which a relay keeps an idle connection.
 const MAX_SPARE_AGE: Duration = Duration::from_secs(240);
-/// Our choice: a link that flaps costs few handshakes.
+/// Shortest time between two changes of the preferred link that drop the spare connections. Our choice: a link that flaps costs few
+/// handshakes.
 const LINK_CHANGE_PAUSE: Duration = Duration::from_secs(5);
 
 impl RelayPool {
@@ -71,7 +72,7 @@ impl RelayPool {
             let generation = self.generation.load(Ordering::Relaxed);
             match join_dial(self.dial_in_background(&first_relay)).await {
                 Ok(conn) => {
-                    // `drop_ready` increments the generation before it takes this lock.
+                    // `drop_spares` increments the generation before it takes this lock.
                     let mut ready = lock(&self.spares);
                     if self.generation.load(Ordering::Relaxed) == generation {
                         ready.push_back((first_relay, Instant::now(), conn));

@@ -1,14 +1,15 @@
 //! Detects links over which packets are not answered although no connection of the edge uses them: UDP of a LAN over its link, and this
 //! host's own DNS queries. A link may fail while no TCP connection runs over it.
 //!
-//! 1. The packet counters of the interface are polled each [`SAMPLE_INTERVAL`]. If more than [`STRAY`] packets are sent and at most one is
-//!    received for [`UNANSWERED_TIME`], the relay is probed over this link, and also over others if it does not answer at once. Traffic
-//!    that is never answered (a stream without feedback) causes probes at growing intervals.
-//! 2. Received packets may be broadcasts, router advertisements or ICMP errors. Therefore the relay is also probed each [`EACH`] while
-//!    packets are sent. After [`MANY`] packets or a minute the probe includes a TLS handshake, because a captive portal accepts TCP
-//!    connections. These probes are not needed while connections to relays receive data over this link.
+//! 1. The packet counters of the interface are polled each [`SAMPLE_INTERVAL`]. If more than [`unanswered::MAX_STRAY_PACKETS`] packets
+//!    are sent and at most one is received for [`unanswered::UNANSWERED_TIME`], the relay is probed over this link, and also over others
+//!    if it does not answer at once. Traffic that is never answered (a stream without feedback) causes probes at growing intervals.
+//! 2. Received packets may be broadcasts, router advertisements or ICMP errors. Therefore the relay is also probed each
+//!    [`unanswered::PERIODIC_INTERVAL`] while packets are sent. After [`unanswered::TLS_AFTER_PACKETS`] packets or a minute the probe
+//!    includes a TLS handshake, because a captive portal accepts TCP connections. These probes are not needed while connections to relays
+//!    receive data over this link.
 //! 3. If another link reaches the relay and this one does not, the link is unresponsive until a later probe over it succeeds. A refused
-//!    connection counts as an answer only if the other links are refused as well. A failure that a lost or late packet may have caused
+//!    connection counts as an answer unless another link reaches the relay. A failure that a lost or late packet may have caused
 //!    needs a second one ([`is_doubtful`], [`confirmed`]).
 //! 4. Packets of a probe are not traffic: the counters are compared with those at its end. An edge whose LAN is idle sends nothing.
 //! 5. Without a second link that is up nothing is sent, because traffic could not move to another link.
@@ -34,7 +35,8 @@ pub(super) use unanswered::read_counters;
 use unanswered::{PacketCounters, ProbeReason, UnansweredDetector};
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
-/// Our choice: during a probe, peers whose packets are lost on the return path retransmit up to so many; a working link receives more.
+/// Packets received during a probe up to which a link may be unresponsive. Our choice: peers whose packets are lost on the return path
+/// retransmit up to so many; a working link receives more.
 const MAX_RETRANSMITTED: u64 = 10;
 /// Between probes by rule 1, and of an unresponsive link.
 const ATTEMPT_PAUSES: BackoffLimits = BackoffLimits { min: Duration::from_secs(1), max: Duration::from_secs(30) };
@@ -234,7 +236,8 @@ async fn compare(
     tokio::pin!(over_link, over_others);
     // Rule 1 has no time to probe the links one after the other.
     let compare_delay = if due == ProbeReason::Unanswered { COMPARE_DELAY } else { Duration::MAX };
-    // The other links are only probed if this one fails, or if it takes longer than `alone`: an answer over this link alone decides.
+    // The other links are only probed if this one fails, or if it takes longer than `compare_delay`: an answer over this link alone
+    // decides.
     let (outcome, best) = tokio::select! {
         shown = &mut over_link => match shown {
             ProbeOutcome::Reached => return Some(false),
@@ -317,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_an_answer_only_if_the_others_are_refused_as_well() {
+    fn a_refusal_is_an_answer_unless_another_link_reaches_the_server() {
         use ProbeOutcome::{NoResponse, Reached, Refused};
         for (shown, others, verdict) in [
             (Reached, Reached, Some(false)),

@@ -10,16 +10,17 @@ use crate::edge::backoff::MAX_IDLE_PACKETS;
 
 /// Our choice: longer than a slow RTT over LTE; together with the probe, traffic leaves an unresponsive link within three seconds.
 const UNANSWERED_TIME: Duration = Duration::from_millis(800);
-/// Sent packets per received packet up to which a stream counts as answered. Our choice: streams with feedback have at least this share, and
-/// the broadcasts of a provider's network are fewer.
+/// Sent packets per received packet up to which a stream counts as answered. Our choice: streams with feedback have at least this share,
+/// and the broadcasts of a provider's network are fewer.
 const MAX_SENT_PER_RECEIVED: u64 = 10;
-/// Our choice: an unused host sends so many packets that are not answered, or not soon (mDNS, MLD, a keep-alive), within [`STRAYS`].
+/// Our choice: an unused host sends so many packets that are not answered, or not soon (mDNS, MLD, a keep-alive), within
+/// [`STRAY_PERIOD`].
 const MAX_STRAY_PACKETS: u64 = 3;
 const STRAY_PERIOD: Duration = Duration::from_secs(5);
 /// Interval of probes by rule 2. Our choice: a probe without TLS is about 400 bytes.
 const PERIODIC_INTERVAL: Duration = Duration::from_secs(10);
-/// Packets, or time, after which a probe includes a TLS handshake. Our choice: it is about 5 kB, which is little compared with so many packets,
-/// and little per minute.
+/// Packets, or time, after which a probe includes a TLS handshake. Our choice: it is about 5 kB, which is little compared with so many
+/// packets, and little per minute.
 const TLS_AFTER_PACKETS: u64 = 200;
 const TLS_AFTER_TIME: Duration = Duration::from_secs(60);
 
@@ -162,8 +163,8 @@ mod tests {
         Instant::from_millis(millis)
     }
 
-    /// Takes `looks` samples, one per 250 ms, where the packets grow by `each`; returns the times of probes by rule 1, and those of rule 2.
-    /// Each probe sends 12 packets itself and receives 10.
+    /// Takes `sample_count` samples, one per 250 ms, where the packets grow by `each`; returns the times of probes by rule 1, and those
+    /// of rule 2. Each probe sends 12 packets itself and receives 10.
     fn attempts(
         unanswered: &mut UnansweredDetector,
         from: PacketCounters,

@@ -1,7 +1,7 @@
 //! Persistent state of the service, partly shared by several processes: the leader's lease and epoch, drains by operators, and used
-//! enrolment tokens.
+//! enrolment tokens. A shared store also has a row for each member, for the next leader, and the newest revocation lists.
 //!
-//! It is small and rarely written. Heartbeats, requests and reports are not stored, because relays and edges repeat them.
+//! It is small and rarely written. Heartbeats, requests and reports are not stored each time, because relays and edges repeat them.
 //!
 //! 1. [`EmbeddedStore`] is a file that only one process can open. [`RedisStore`] is shared by any number of processes, one of which
 //!    leads at a time.

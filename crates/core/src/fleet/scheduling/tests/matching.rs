@@ -4,6 +4,7 @@ use super::*;
 
 #[test]
 fn requests_of_one_window_are_matched_together() {
+    // Less the tenth for bursts, each relay has 100.8 Mbit/s for reservations.
     let mut world = World::with(&[("fra", 112), ("ams", 112)]);
     // Matched one after the other, a would get fra, and b, which reaches no other relay, would get none.
     world.request("a", assignment_request(10, &[("fra", 90), ("ams", 80)]));
@@ -14,6 +15,7 @@ fn requests_of_one_window_are_matched_together() {
     assert_eq!(world.decided, [name("a"), name("b")]);
     assert_eq!((world.relay_of("a").unwrap(), world.relay_of("b").unwrap()), ("ams".into(), "fra".into()));
     let first = world.machine.reply_for(&name("a")).assignment.unwrap();
+    // The lease of 30 s began 10 ms ago, at the end of the window.
     assert_eq!((first.reservation, first.lease_ms), (mbps(80), 29_990));
     assert_eq!(first.version.epoch, 1);
 }

@@ -1,4 +1,4 @@
-//! Heartbeats, leases and versions: relays and edges that come, stay silent, drain or report an earlier state.
+//! Heartbeats, leases and versions: relays and edges that come, become unresponsive, drain or report an earlier state.
 
 use super::*;
 

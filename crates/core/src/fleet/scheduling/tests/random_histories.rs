@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::placements::Load;
 use super::*;
 
+/// Rates are in Mbit/s; `alone` is the rate of the edge's best single link, `rates` are those that it has measured at [`RELAYS`].
 #[derive(Clone, Debug)]
 enum Event {
     Heartbeat {
@@ -40,6 +41,7 @@ enum Event {
     ClockBack,
 }
 
+/// Names and capacities.
 const RELAYS: [(&str, u64); 3] = [("fra", 100), ("ams", 60), ("nyc", 30)];
 
 fn act() -> impl Strategy<Value = Event> {

@@ -4,14 +4,18 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The version that the members have received from the previous leader.
 const OLD_VERSION: StateVersion = StateVersion { epoch: 3, version: 9 };
 
+/// A scheduler that has just become leader in epoch 4 without any state, at the beginning of its grace period.
 fn world_after_failover() -> World {
     let mut world = World::new();
     world.machine = FleetScheduler::new(SchedulerConfig::default(), 4, world.now);
     world
 }
 
+/// The heartbeat of a relay that the previous leader knew, with the list of reservations (Mbit/s) that it holds, and with the load of
+/// these. `None`: it reports no list.
 fn heartbeat_with_reservations(capacity: u64, assignment: Option<&[(&str, u64)]>) -> Heartbeat {
     let list =
         |assignment: &[(&str, u64)]| assignment.iter().map(|(edge, rate)| (name(edge), mbps(*rate))).collect();
@@ -23,6 +27,7 @@ fn heartbeat_with_reservations(capacity: u64, assignment: Option<&[(&str, u64)]>
     }
 }
 
+/// The report of an edge that holds this reservation (Mbit/s) of the previous leader, and has measured as much.
 fn report_held(relay: &str, rate: u64) -> Report {
     let assignment = CurrentAssignment { relay: name(relay), reservation: mbps(rate), version: OLD_VERSION };
     Report { assignment: Some(assignment), ..report(assignment_request(1, &[(relay, rate)]), 0, 0) }

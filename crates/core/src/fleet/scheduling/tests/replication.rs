@@ -5,6 +5,7 @@ use super::*;
 /// The rows of a store, by member.
 type Rows = Vec<MemberRow>;
 
+/// Writes the changed rows of a scheduler to the store; returns their number.
 fn write_rows(rows: &mut Rows, scheduler: &mut FleetScheduler) -> usize {
     let changes = scheduler.take_rows(usize::MAX);
     let count = changes.len();
