@@ -2,9 +2,9 @@
 //!
 //! 1. MP_PRIO is sent once, in a pure ACK that is not retransmitted, and many servers may ignore it. So a subflow
 //!    counts as suspended only when its byte counters stop, and as resumed only when bytes arrive.
-//! 2. Data that the server had queued for a suspended subflow still arrives over it: the drain. Bytes after the
-//!    drain mean that MP_PRIO was lost. It is sent again up to [`PriorityCheck::MAX_ATTEMPTS`] times; then the
-//!    subflow is destroyed.
+//! 2. Data that the server had queued for a suspended subflow still arrives over it: the drain. If bytes continue to
+//!    arrive, MP_PRIO may be lost: it is sent again up to [`PriorityCheck::MAX_ATTEMPTS`] times, also during the
+//!    drain. If they continue after the drain, the subflow is destroyed.
 //! 3. Bytes on a suspended subflow while no active one receives data are correct: the peer's scheduler fails over
 //!    to the backup.
 
@@ -24,7 +24,7 @@ pub(super) struct Subflow {
     pub(super) established_at: Instant,
     /// Time since when it is requested to carry data.
     pub(super) active_since: Instant,
-    /// Whether bytes have arrived since then.
+    /// Whether bytes were received over it, or sent and acknowledged, since then.
     pub(super) has_carried: bool,
     /// Whether its first bytes since then arrived so late, in the last poll, that they may have waited behind a
     /// lost packet.
@@ -318,8 +318,8 @@ impl Subflow {
         SETTLE_TIME.max(self.handshake_rtt() * 10)
     }
 
-    /// Time for which it has received nothing although it is requested to carry: since its last byte or since the
-    /// request.
+    /// Time for which it has carried nothing, in either direction, although it is requested to: since its last byte
+    /// or since the request.
     pub(super) fn stalled_for(&self, now: Instant) -> Duration {
         now.since(self.last_progress.unwrap_or(self.established_at).max(self.active_since))
     }

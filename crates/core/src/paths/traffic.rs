@@ -9,7 +9,7 @@ use super::links::direction_index;
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant, Ratio};
 
-/// Bytes sent at once that count as a new request of a connection that mainly receives. Our choice: less than a
+/// Bytes sent between two polls that count as a new request of a connection that mainly receives. Our choice: less than a
 /// browser's request, more than a window update (HTTP/2 over TLS: 35 bytes each).
 const MIN_REQUEST: u64 = 100;
 /// The recent byte counts of both directions are halved when one of them exceeds this. Our choice: κ; a request and its
@@ -37,7 +37,8 @@ pub(super) struct Traffic {
     pub(super) received: DataSize,
     /// Bytes since it was last idle: those of the present burst of activity.
     pub(super) burst_bytes: u64,
-    /// Whether κ or τ has passed (eMPTCP §3.5); with marline's policy, in the present burst.
+    /// Whether further links may be joined, because κ bytes or the time τ have passed (eMPTCP §3.5): since the
+    /// connection was opened, or with marline's policy within one response of the present burst.
     pub(super) is_eligible: bool,
     /// Time at which bytes were last seen.
     pub(super) last_progress: Option<Instant>,
@@ -162,7 +163,7 @@ impl Traffic {
         now.since(self.response.0) >= time && (is_steady || is_queueing)
     }
 
-    /// Sets `is_eligible` when κ bytes or τ seconds have passed (eMPTCP §3.5), so that another link may be joined.
+    /// Sets `is_eligible` when κ bytes or the time τ have passed (eMPTCP §3.5), so that another link may be joined.
     /// With marline's policy they must belong to one response: what a connection carried before a pause says nothing
     /// about what follows, and many small responses over a long RTT are no slow link and end before another radio
     /// saves energy.
