@@ -60,12 +60,12 @@ fn subflow_bytes(snapshot: &Snapshot, link: LinkId) -> BTreeMap<SubflowId, u64> 
     link_subflows.map(|sub| (sub.id, sub.counters.received.bytes() + sub.counters.sent.bytes())).collect()
 }
 
-/// Waits until a link has carried this number of bytes more than in `before`.
+/// Waits until a link has carried this number of bytes more than at the time of the call, in both directions together.
 pub(super) fn wait_for_link_bytes(driver: &RunningDriver, link: LinkId, bytes: u64, description: &str) {
     wait_for_bytes(driver, &[link], bytes, description);
 }
 
-/// Waits for bytes over these links together.
+/// As [`wait_for_link_bytes`], for the sum of several links.
 fn wait_for_bytes(driver: &RunningDriver, links: &[LinkId], bytes: u64, description: &str) {
     let bytes_by_subflow = |snapshot: &Snapshot| -> BTreeMap<SubflowId, u64> {
         links.iter().flat_map(|link| subflow_bytes(snapshot, *link)).collect()
