@@ -12,8 +12,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// One instruction of a classic BPF filter: code, jump offsets if true and if false, and operand. The filter returns how
-/// many bytes of a packet are kept; 0 drops it.
+/// One instruction of a classic BPF filter: code, jump offsets if true and if false, and operand. The filter returns
+/// how many bytes of a packet are kept; 0 drops it.
 pub type Instruction = (u16, u8, u8, u32);
 
 /// Opens the socket on the interface with this index.

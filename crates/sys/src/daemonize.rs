@@ -8,7 +8,8 @@
 //!    unknown process.
 //! 2. The process leaves the session and the directory, closes all other inherited descriptors, and has `/dev/null` as
 //!    standard streams, so no pipe or mount waits for its end.
-//! 3. It ignores all signals that can be ignored, except SIGCHLD, which has no effect by default. It ends only by its own function.
+//! 3. It ignores all signals that can be ignored, except SIGCHLD, which has no effect by default. It ends only by its
+//!    own function.
 //! 4. Its code runs in a copy of this program's memory (fork without exec), which is sound only if the program has no
 //!    second thread at the fork; a second thread is an error.
 
@@ -82,7 +83,8 @@ fn run_detached(descriptor: &OwnedFd, work: fn(OwnedFd) -> u8) -> u8 {
     work(keep_only(descriptor))
 }
 
-/// Moves the descriptor to the first number after the standard streams, which become `/dev/null`, and closes all others.
+/// Moves the descriptor to the first number after the standard streams, which become `/dev/null`, and closes all
+/// others.
 fn keep_only(descriptor: &OwnedFd) -> OwnedFd {
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_or(-1, IntoRawFd::into_raw_fd);

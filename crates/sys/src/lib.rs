@@ -5,10 +5,10 @@
 //!
 //! - Connections: [`mptcp`], [`tcp_info`], [`siocoutq`] (unacknowledged bytes), [`tcp_repair`] (a connection without
 //!   packets), [`device`] (binds a socket to an interface).
-//! - Packets and kernel: [`af_packet`] (capture), [`recvmmsg`] (many packets per call), [`tun`], [`netlink`], [`bpf`] (test
-//!   runs).
-//! - Processes: [`namespace`], [`process`], [`daemonize`] (detached processes), [`seccomp`] (other programs' `socket` calls),
-//!   [`signal`], [`pre_main`] (whether standard output was closed).
+//! - Packets and kernel: [`af_packet`] (capture), [`recvmmsg`] (many packets per call), [`tun`], [`netlink`], [`bpf`]
+//!   (test runs).
+//! - Processes: [`namespace`], [`process`], [`daemonize`] (detached processes), [`seccomp`] (other programs' `socket`
+//!   calls), [`signal`], [`pre_main`] (whether standard output was closed).
 //! - Time and memory: [`clock`], [`priority`] (scheduling), [`memory`] (allocator).
 
 pub mod af_packet;

@@ -69,8 +69,8 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Opens a non-blocking socket for events. The groups 1 to 32 can be joined here by their bits (such as `RTMGRP_…`),
-    /// any group with [`join_group`](Self::join_group).
+    /// Opens a non-blocking socket for events. The groups 1 to 32 can be joined here by their bits (such as
+    /// `RTMGRP_…`), any group with [`join_group`](Self::join_group).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -368,8 +368,8 @@ fn error_number(message: &[u8]) -> i32 {
     u32_at(message, 16).cast_signed().saturating_neg().max(0)
 }
 
-/// Timeout for each datagram of a reply. Our choice: the kernel needs microseconds, or milliseconds while a driver holds the lock of
-/// all interfaces. After seconds there is a fault that a daemon should report.
+/// Timeout for each datagram of a reply. Our choice: the kernel needs microseconds, or milliseconds while a driver
+/// holds the lock of all interfaces. After seconds there is a fault that a daemon should report.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Attempts to dump a list that changes meanwhile. Our choice: changes come in bursts of milliseconds.
 const MAX_DUMP_TRIES: usize = 8;
@@ -394,8 +394,8 @@ mod tests {
 
     use super::*;
 
-    /// A header and a `struct ifinfomsg` with nothing but this index. Kinds: 16 a link, 18 request for links. Flags: 0x1
-    /// request, 0x4 with acknowledgement, 0x300 dump.
+    /// A header and a `struct ifinfomsg` with nothing but this index. Kinds: 16 a link, 18 request for links. Flags:
+    /// 0x1 request, 0x4 with acknowledgement, 0x300 dump.
     fn test_request(kind: u16, flags: u16, index: u32) -> Vec<u8> {
         let mut bytes = vec![0; 32];
         bytes[..4].copy_from_slice(&32_u32.to_ne_bytes());

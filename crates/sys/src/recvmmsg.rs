@@ -4,8 +4,8 @@
 //! size, and have timestamps if the socket provides them ([`enable_timestamps`]). At some ten thousand packets per
 //! second, system calls dominate the cost of a reader.
 //!
-//! Each call offers twice as many slots as the last call received packets, but at least eight if the batch has them. When packets arrive singly, headers for a whole
-//! batch would cost more than the packet.
+//! Each call offers twice as many slots as the last call received packets, but at least eight if the batch has them.
+//! When packets arrive singly, headers for a whole batch would cost more than the packet.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -43,8 +43,8 @@ impl Batch {
         }
     }
 
-    /// Replaces the contents by packets that wait on `socket`; `WouldBlock` if there are none. After an error there are no
-    /// contents.
+    /// Replaces the contents by packets that wait on `socket`; `WouldBlock` if there are none. After an error there
+    /// are no contents.
     ///
     /// # Errors
     /// Those of `recvmmsg`.

@@ -321,7 +321,8 @@ impl Link {
 const BUDGET_RESERVE_TIME: Duration = Duration::from_millis(800);
 
 /// If counters were read no longer ago than this, and their difference is at least some packets, the bytes count as
-/// a flow over that time. Otherwise a radio's gap (0.5 s) would end between two readings.
+/// a flow over that time. Otherwise the pause that ends a transfer in the radio's model (0.5 s) would
+/// pass between two readings.
 const MAX_COUNTER_GAP: Duration = Duration::from_millis(1500);
 const MIN_FLOW: DataSize = DataSize::from_bytes(6000);
 

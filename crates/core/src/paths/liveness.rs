@@ -236,8 +236,8 @@ pub(super) fn deadline(subflows: &SubflowSet, is_awake: bool) -> Option<Instant>
 
 /// Interval until the next probe of an unresponsive path. `dead_since`: when the path was found dead.
 ///
-/// If energy is the goal, a radio that is costly to wake is probed at growing intervals. Otherwise the interval
-/// stays below two seconds, within which a recovered link must be in use again.
+/// With the goals of energy and cost, a radio that is costlier to wake than the cheapest is probed at growing
+/// intervals. Otherwise the interval stays below two seconds, within which a recovered link must be in use again.
 fn probe_interval(host: &HostState, index: usize, dead_since: Instant, failures: u8) -> Duration {
     let cheapest = host.up_links().iter().map(|index| host.single_packet_energy(index)).min().unwrap_or_default();
     let saves_energy = matches!(host.config.goal, Goal::Energy | Goal::Cost);

@@ -10,8 +10,8 @@ use super::throughput::ThroughputWindow;
 use crate::predict::HoltWinters;
 use crate::units::{Bitrate, Duration, Instant};
 
-/// Time, in addition to an RTT, for which samples of a resumed or new path are discarded. Measured: at a negligible RTT, a path reaches at
-/// least 80 % of the link's rate within one window of 100 ms. Our choice: three such windows.
+/// Time, in addition to an RTT, for which samples of a resumed or new path are discarded. Measured: at a negligible
+/// RTT, a path reaches at least 80 % of the link's rate within one window of 100 ms. Our choice: three such windows.
 pub(super) const SAMPLE_HOLDOFF: Duration = Duration::from_millis(300);
 /// A join that takes longer than this and than three RTTs has failed: over an unreachable path a SYN gets no
 /// response at all.
@@ -62,7 +62,8 @@ pub(super) struct Path {
     pub(super) solo_rate: Option<Bitrate>,
     /// Highest `solo_rate` in the present burst.
     pub(super) best_solo_rate: Bitrate,
-    /// During a reprobe: the time at which its first bytes had arrived.
+    /// During a reprobe (the initial link on standby carries data for a moment, to show its rate): the time at which
+    /// its first bytes had arrived.
     pub(super) reprobe_data_at: Option<Instant>,
     /// Left out because it would slow the others down (see [`super::policy`]).
     pub(super) is_left_out: bool,

@@ -130,7 +130,8 @@ impl Polling {
     }
 }
 
-/// Interval until the next poll of a connection.
+/// Interval until the next poll of a connection. A reprobe (a short measurement of the initial link on standby) halves
+/// it. All intervals grow with the number of busy connections.
 pub(super) fn poll_interval(host: &HostState, subflows: &SubflowSet, is_reprobing: bool) -> Duration {
     let handshake = subflows.all.iter().filter(|sub| !sub.is_closing).map(Subflow::handshake_rtt).min();
     let interval = match host.config.policy {

@@ -4,8 +4,8 @@
 //! 1. A poll is complete when each known subflow was reported. Only then are samples taken, so that those of all
 //!    paths end at the same time.
 //! 2. A sample lasts at least an RTT including queueing delay, which counts with 100 to 300 ms: within one RTT, a
-//!    sender that waits for its congestion window alternates bursts and pauses, and neither is a rate. eMPTCP's samples last the RTT of the handshake (§3.2),
-//!    at least 50 ms.
+//!    sender that waits for its congestion window alternates bursts and pauses, and neither is a rate. eMPTCP's
+//!    samples last the RTT of the handshake (§3.2), at least 50 ms.
 //! 3. A time in which nothing arrived on any path says nothing about links: the application had nothing to send, or
 //!    the path is dead, which is detected separately (see [`super::liveness`]).
 //! 4. During the drain of another path and while a congestion window opens, samples are discarded

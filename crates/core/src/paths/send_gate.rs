@@ -18,8 +18,8 @@ const TARGET_QUEUE: Duration = Duration::from_millis(20);
 /// Time without sending after which a subflow does not count (rule 2). Our choice: longer than any pause between the
 /// frames of a live stream.
 const INACTIVE_AFTER: Duration = Duration::from_secs(1);
-/// Shortest and longest wait before the queues are checked again. Our choice: the resolution of a timer, and a fifth of a congestion window that has
-/// just opened.
+/// Shortest and longest wait before the queues are checked again. Our choice: the resolution of a timer, and a fifth
+/// of a congestion window that has just opened.
 const WAIT_RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
 
 /// Send queue of a subflow.

@@ -27,8 +27,8 @@ pub struct HostFacts {
     pub mptcp_enabled: Option<String>,
     /// `net.mptcp.path_manager`, or what `pm_type` means; none: a kernel before 5.19.
     pub path_manager: Option<String>,
-    /// Seconds for which the kernel switches MPTCP off after SYNs with its option were lost (a blackhole in the kernel's
-    /// terms); none: this kernel does not do that.
+    /// Seconds for which the kernel switches MPTCP off after SYNs with its option were lost (a blackhole in the
+    /// kernel's terms); none: this kernel does not do that.
     pub blackhole_timeout: Option<u64>,
     /// Whether settings below `/proc/sys/net` can be written, which most containers prevent.
     pub has_sysctl_access: bool,

@@ -14,12 +14,12 @@
 //! 5. Transient errors are retried with increasing delays; other errors end the run (`retry`).
 //!
 //! Components: `machine_queue` is the machine with its queued outputs, `sockets` queries the kernel's sockets,
-//! `schedule` knows when tasks and retries are due, `subflow_table` maps subflows of the kernel to ids of the policy, and
-//! `interfaces` does so for links. `kernel_pm` represents all connections as one where the kernel's own path manager is
-//! in charge. The driver itself is in three files: the event loop here, reports of the kernel in `events`, and outputs of
-//! the policy in `commands`, which `command_requests` translates for the kernel and `describe` for people. Smaller parts
-//! are `address_id` (ids of local addresses), `counters` (a socket's counters in the policy's form), `hotplug` (links for
-//! new interfaces), `retry` (transient errors) and `socket_dump` (a dump of all sockets).
+//! `schedule` knows when tasks and retries are due, `subflow_table` maps subflows of the kernel to ids of the policy,
+//! and `interfaces` does so for links. `kernel_pm` represents all connections as one where the kernel's own path
+//! manager is in charge. The driver itself is in three files: the event loop here, reports of the kernel in `events`,
+//! and outputs of the policy in `commands`, which `command_requests` translates for the kernel and `describe` for
+//! people. Smaller parts are `address_id` (ids of local addresses), `counters` (a socket's counters in the policy's
+//! form), `hotplug` (links for new interfaces), `retry` (transient errors) and `socket_dump` (a dump of all sockets).
 
 mod address_id;
 mod command_requests;

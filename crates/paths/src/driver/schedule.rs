@@ -137,7 +137,8 @@ const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Delay of the full check after a fallback. Our choice: a host whose servers all lack MPTCP sees fallbacks all the
 /// time.
 const FALLBACK_CHECK_DELAY: Duration = Duration::from_secs(3);
-/// Shortest interval between two surveys after changes. Our choice: a burst of changes (DHCP) counts as one, and a lost carrier is noticed after this time at the latest.
+/// Shortest interval between two surveys after changes. Our choice: a burst of changes (DHCP) counts as one, and a
+/// lost carrier is noticed after this time at the latest.
 const SURVEY_INTERVAL: Duration = Duration::from_millis(50);
 /// Our choice: a crash loses the budget use of this interval, and the load on the disk is negligible.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);

@@ -391,7 +391,8 @@ impl Subflow {
 /// Age up to which an ended connection can be explained. Our choice: the time to read a row of `status` and to type its
 /// token.
 const ENDED_MAX_AGE: Duration = Duration::from_secs(60);
-/// Number of ended connections that are kept. Our choice: the connections of a web page; some hundred kilobytes at most.
+/// Number of ended connections that are kept. Our choice: the connections of a web page; some hundred kilobytes at
+/// most.
 const MAX_ENDED: usize = 64;
 /// Number of decisions kept for each connection. Our choice: half an hour of a busy one, three kilobytes at most.
 const MAX_HISTORY: usize = 32;

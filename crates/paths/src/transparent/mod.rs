@@ -77,8 +77,8 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// `tcp_fin_timeout`.
 pub const HALF_CLOSED_TIMEOUT: Duration = marline_net::splice::HALF_CLOSED_TIMEOUT;
 
-/// Counters of the forwarder since its start, readable at any time. All but [`open`](Self::open) include connections that
-/// have ended.
+/// Counters of the forwarder since its start, readable at any time. All but [`open`](Self::open) include connections
+/// that have ended.
 #[derive(Debug, Default)]
 pub struct ForwarderCounters {
     open: AtomicU64,

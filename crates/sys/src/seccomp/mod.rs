@@ -103,8 +103,8 @@ impl SeccompListener {
         Self { fd }
     }
 
-    /// Makes the kernel wake the listener on the CPU of the call, and the caller on that of the listener (kernel 6.6). Best
-    /// effort: success is not reported.
+    /// Makes the kernel wake the listener on the CPU of the call, and the caller on that of the listener (kernel 6.6).
+    /// Best effort: success is not reported.
     pub fn enable_sync_wakeup(&self) {
         // SAFETY: this request takes a plain number and no pointer.
         let _ = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };

@@ -4,8 +4,8 @@
 //! 1. The rate of a link (§3.2) is the sum of the Holt-Winters forecasts of all active connections that use it. If no
 //!    connection uses the link, its last sum is kept. A link that was never used counts with 5 Mbit/s. In the literal
 //!    variants this is also the start value of its forecast, except for the initial link.
-//! 2. Another link is joined when the connection has carried κ bytes or τ has passed since it was opened. In addition, the connection must not be idle, and the energy information base must not prefer the first
-//!    link alone (§3.5).
+//! 2. Another link is joined when the connection has carried κ bytes or τ has passed since it was opened. In addition,
+//!    the connection must not be idle, and the energy information base must not prefer the first link alone (§3.5).
 //! 3. After the join, the energy information base decides at every sample whether the other link is suspended or
 //!    resumed (MP_PRIO). As a hysteresis, it changes the links only when a rate is 10 % beyond the threshold (§3.4).
 //! 4. Each variant is a [`Policy`]:

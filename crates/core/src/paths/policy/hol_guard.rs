@@ -41,9 +41,11 @@ use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 /// Rule 2. A fast path that is held up seems slower than it is, so that a fifth observed is less in reality.
 const MUCH_FASTER: u64 = 5;
+/// Rule 2. Share of the best rate that one path had alone, below which all paths together seem held up.
 const WORSE_THAN_SOLO: Ratio = Ratio::from_ppm(900_000);
-/// How long several links carry together before one of them is tried alone; twice as long for the goal of energy. Our choice: where a fast
-/// initial link becomes slow and another one joins, data that waits at the server stalls both for up to 3 s, once.
+/// How long several links carry together before one of them is tried alone; twice as long for the goal of energy. Our
+/// choice: where a fast initial link becomes slow and another one joins, data that waits at the server stalls both for
+/// up to 3 s, once.
 const MIN_OBSERVATION: Duration = Duration::from_secs(2);
 /// Duration of a solo trial: the drain, slow start, and enough time for a mean. Our choice: ten RTTs of 150 ms.
 const TRIAL_TIME: Duration = Duration::from_millis(1500);

@@ -48,8 +48,8 @@ const HEADER_LEN: usize = 16;
 /// One message of a reply or event, with its body unparsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Message type. In the routing table's protocol one of the constants of [`kind`]; the other protocols have numbers of
-    /// their own (generic netlink: the id of the family), except for `ERROR` and `DONE`.
+    /// Message type. In the routing table's protocol one of the constants of [`kind`]; the other protocols have
+    /// numbers of their own (generic netlink: the id of the family), except for `ERROR` and `DONE`.
     pub kind: u16,
     /// Header flags (`NLM_F_…`).
     pub flags: u16,
