@@ -258,7 +258,7 @@ struct CostModel<'a> {
     expected: DataSize,
     /// Whether the transfer counts as bulk.
     is_bulk: bool,
-    /// Result of the last reprobe.
+    /// Link and rate of the last reprobe, if they still count.
     reprobe_result: Option<(usize, Bitrate)>,
 }
 

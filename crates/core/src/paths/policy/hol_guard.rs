@@ -49,6 +49,7 @@ const WORSE_THAN_SOLO: Ratio = Ratio::from_ppm(900_000);
 const MIN_OBSERVATION: Duration = Duration::from_secs(2);
 /// Duration of a solo trial: the drain, slow start, and enough time for a mean. Our choice: ten RTTs of 150 ms.
 const TRIAL_TIME: Duration = Duration::from_millis(1500);
+/// Rule 2, for the goal of energy: the fast path alone must carry 8 % more than all together did.
 const MIN_SOLO_GAIN: Ratio = Ratio::from_ppm(1_080_000);
 /// Upper bound of a limit found by a trial.
 const MAX_LIMIT: Ratio = Ratio::from_percent(50);
@@ -68,7 +69,8 @@ const MIN_REPROBE_INTERVAL: Duration = Duration::from_secs(4);
 const REPROBE_DIVISOR: u32 = 4;
 const MAX_REPROBE_INTERVAL: Duration = Duration::from_secs(30);
 /// Duration of a reprobe from its first bytes on, and the number of bytes that ends it earlier, after a third of the
-/// time: ten times the first congestion window and a queue. Without bytes it ends after twice the time.
+/// time: ten times the first congestion window and a queue. In any case it ends after twice the
+/// time since its start.
 const MAX_REPROBE_TIME: Duration = Duration::from_millis(700);
 const REPROBE_BYTES: DataSize = DataSize::from_kib(256);
 
@@ -83,6 +85,7 @@ pub(in crate::paths) struct TrialState {
     pub(in crate::paths) result: Option<TrialResult>,
     /// Reprobe in progress: its start, and the bytes that the initial link had carried by then.
     pub(in crate::paths) reprobe: Option<(Instant, u64)>,
+    /// Time before which no reprobe starts.
     pub(in crate::paths) next_reprobe: Instant,
     /// Time since when the initial link is on standby, and the result of the last reprobe.
     pub(in crate::paths) standby_since: Option<Instant>,
@@ -415,12 +418,13 @@ impl TrialState {
 }
 
 /// Limit below which a slow link holds up a fast one, if it did so with these rates: a fifth above the observed
-/// share.
+/// share, between [`DEFAULT_LIMIT`] and [`MAX_LIMIT`].
 fn hold_up_limit(slow: Bitrate, fast: Bitrate) -> Ratio {
     Ratio::of(slow.bits_per_sec().saturating_mul(6) / 5, fast.bits_per_sec()).min(MAX_LIMIT).max(DEFAULT_LIMIT)
 }
 
-/// Limit above which a slow link helps, if it did so with these rates. Our choice: a third of the observed share.
+/// Limit above which a slow link helps, if it did so with these rates. Our choice: a third of the observed share, at
+/// most [`DEFAULT_LIMIT`].
 fn help_limit(slow: Bitrate, fast: Bitrate) -> Ratio {
     Ratio::of(slow.bits_per_sec() / 3, fast.bits_per_sec()).min(DEFAULT_LIMIT)
 }

@@ -14,9 +14,9 @@
 //!    from an outage is not judged before it has carried data for two seconds (see [`super::super::outage`]).
 //! 3. It is used again without a trial when the others have become so slow that it would be missed.
 //!
-//! Latency: the path with the shortest RTT carries alone, and every other link is joined as a backup, which can
-//! take over at once. Real redundancy would need a scheduler that sends each segment twice; the scheduler belongs
-//! to the sender and cannot be requested.
+//! Latency: the path with the shortest RTT (the shortest ever seen on it, without queueing) carries alone, and every
+//! other link is joined as a backup, which can take over at once. Real redundancy would need a scheduler that sends
+//! each segment twice; the scheduler belongs to the sender and cannot be requested.
 
 use super::hol_guard::TrialState;
 use super::input::{Decision, PolicyInput};
