@@ -97,11 +97,11 @@ pub enum DriverQuery {
 /// The changes on the host that a driver needs.
 ///
 /// [`apply`](Self::apply) is called once, before anything else. [`update_routing`](Self::update_routing) is called
-/// directly after it and after each change of interfaces, addresses or routes. [`restore`](Self::restore) is called
-/// once at the end, also when the driver ends with an error.
+/// directly after it, after each change of interfaces, addresses or routes, and every 30 s. [`restore`](Self::restore)
+/// is called once at the end, also when the driver ends with an error.
 pub trait HostConfigurator {
-    /// Changes the settings that a run needs (the path manager's sysctl, for example), after removing what an earlier
-    /// run left behind.
+    /// Changes the settings that a run needs (the path manager's sysctl, for example), and adopts or removes what a
+    /// crashed run left behind.
     ///
     /// # Errors
     /// One line that states the problem and the remedy. Nothing is changed in this case.

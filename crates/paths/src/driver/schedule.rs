@@ -61,12 +61,12 @@ impl Schedule {
         is_due
     }
 
-    /// Advances the next full check to this time.
+    /// Moves the next full check to this time if that is earlier.
     pub(super) fn check_fully_at(&mut self, at: Instant) {
         self.next_full_check = self.next_full_check.min(at);
     }
 
-    /// Advances the next full check to shortly after the next permitted dump.
+    /// Moves the next full check to shortly after the next permitted dump if that is earlier.
     pub(super) fn check_fully_after_fallback(&mut self) {
         self.check_fully_at(self.resync_not_before + FALLBACK_CHECK_DELAY);
     }

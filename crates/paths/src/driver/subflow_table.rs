@@ -61,7 +61,7 @@ pub(super) struct ConnEntry {
     /// Data sequence number of the first received byte. Outer none: not queried yet. Inner none: the kernel does not
     /// report it.
     initial_data_seq: Option<Option<u64>>,
-    /// Received and sent bytes over all subflows at the time of that report.
+    /// Received and sent bytes over all subflows when `totals` was reported.
     path_totals_at_update: (DataSize, DataSize),
     /// Received and sent bytes of ended subflows.
     ended_totals: (DataSize, DataSize),
@@ -106,6 +106,7 @@ pub(super) struct Subflow {
     pub(super) known_since: Instant,
     pub(super) counters: Counters,
     sampled_at: Option<Instant>,
+    /// Rate received between the last two samples.
     rate: Option<Bitrate>,
 }
 

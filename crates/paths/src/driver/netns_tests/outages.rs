@@ -110,7 +110,7 @@ fn check_both_links_return(outage: Outage, upload: bool, outage_time: Duration) 
                     "a destroyed subflow sends again what others have delivered"
                 );
             }
-            // Ten seconds at half of its rate: by then it was evaluated, and it is still used.
+            // Six seconds at half of its rate: by then it was evaluated, and it is still used.
             wait_for_link_bytes(&driver, link, 8_000_000, "bytes over the link after it was judged");
         }
         drop(client);
