@@ -52,7 +52,7 @@ pub enum ControlReply {
 /// Name of the daemon in error texts.
 pub const COMMAND_NAME: &str = "marline paths";
 
-/// The listening socket. Needs a tokio runtime; it is removed on drop.
+/// The listening socket, whose file is removed on drop. Needs a tokio runtime.
 #[derive(Debug)]
 pub struct ControlSocket(#[expect(dead_code, reason = "it is held, not read")] ControlServer);
 

@@ -6,7 +6,8 @@
 //!
 //! Main types: [`Job`] says what to manage and [`drive`] runs it. [`HostConfig`](host_config::HostConfig) changes
 //! settings of the host and restores them, and a [`Snapshot`] is what `status` shows. [`transparent::Forwarder`]
-//! gives MPTCP to connections of programs that use plain TCP, and [`gateway::Gateway`] serves the traffic of a LAN.
+//! gives MPTCP to connections of programs that use plain TCP, [`gateway::Gateway`] serves the traffic of a LAN, and
+//! [`run::start`] turns the TCP sockets of one command into MPTCP sockets.
 //!
 //! 1. The policy decides and this crate acts: addresses, ports, address ids and the errors of the kernel stay here.
 //! 2. A link is identified by the name of its interface. The interface may disappear and come back, and further links
@@ -88,18 +89,19 @@ pub enum Mode {
 pub enum DriverQuery {
     /// The current state of links, connections and totals.
     Snapshot(oneshot::Sender<Snapshot>),
-    /// The most recent decisions about one connection, in chronological order. `None`: no such connection exists.
+    /// The most recent decisions about one connection, in chronological order. `None`: no such connection is open, and
+    /// none has ended within the last minute.
     Explain(ConnId, oneshot::Sender<Option<(Connection, Vec<Decision>)>>),
 }
 
 /// The changes on the host that a driver needs.
 ///
 /// [`apply`](Self::apply) is called once, before anything else. [`update_routing`](Self::update_routing) is called
-/// directly after it and after each change of interfaces, addresses or routes. [`restore`](Self::restore) is called
-/// once at the end, also when the driver ends with an error.
+/// directly after it, after each change of interfaces, addresses or routes, and every 30 s. [`restore`](Self::restore)
+/// is called once at the end, also when the driver ends with an error.
 pub trait HostConfigurator {
-    /// Changes the settings that a run needs (the path manager's sysctl, for example), after removing what an earlier
-    /// run left behind.
+    /// Changes the settings that a run needs (the path manager's sysctl, for example), and adopts or removes what a
+    /// crashed run left behind.
     ///
     /// # Errors
     /// One line that states the problem and the remedy. Nothing is changed in this case.

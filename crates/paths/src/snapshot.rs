@@ -56,9 +56,9 @@ pub struct LinkState {
 pub struct Connection {
     /// Local token.
     pub id: ConnId,
-    /// Server address of the first subflow; none: that subflow has ended.
+    /// Server address and port of the first subflow, even after that has ended. The driver always sets it.
     pub server: Option<SocketAddr>,
-    /// Whether it is older than the run.
+    /// Whether it existed before the driver started.
     pub adopted: bool,
     /// Whether and how it is managed.
     pub management: Management,
@@ -131,21 +131,21 @@ pub struct Decision {
 pub struct Totals {
     /// Opened connections.
     pub opened: u64,
-    /// Number of opened connections that are older than the run.
+    /// Number of opened connections that existed before the driver started.
     pub adopted: u64,
     /// Closed connections.
     pub closed: u64,
     /// Open connections that cannot be managed.
     pub unmanaged: u64,
     /// Connections that requested MPTCP and fell back to plain TCP, in this network namespace, since the start of the
-    /// driver (`MPCapableFallbackSYNACK`, `MPCapableFallbackACK`, `MPFallbackTokenInit`, `DssFallback` and similar
-    /// counters).
+    /// driver (`MPCapableFallbackSYNACK`, `MPCapableDataFallback`, `MPFallbackTokenInit`, `DssFallback` and similar
+    /// counters of client connections).
     pub fallen_back: u64,
-    /// Open sockets that requested MPTCP and are plain TCP.
+    /// Sockets that requested MPTCP and are plain TCP, at the last dump of all open sockets.
     pub plain_now: u64,
     /// Commands that the kernel executed.
     pub commands: u64,
-    /// Commands that the kernel refused.
+    /// Commands that failed: the kernel refused them, or the link has no suitable address.
     pub refused: u64,
     /// Number of resynchronizations after lost events.
     pub resyncs: u64,

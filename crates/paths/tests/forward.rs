@@ -69,7 +69,7 @@ impl TestNetworks {
         self.client_netns.run(|| TcpStream::connect(SocketAddr::new(address.parse().unwrap(), port)))
     }
 
-    /// The nftables rules of this namespace.
+    /// The nftables rules of the program's namespace.
     fn nft_rules(&self) -> String {
         let output = self.client_netns.run(|| Command::new("nft").args(["list", "ruleset"]).output()).unwrap();
         String::from_utf8(output.stdout).unwrap()

@@ -1,17 +1,19 @@
 //! Packet capture on an interface, in both directions: an `AF_PACKET` socket.
 //!
 //! The socket is non-blocking. Packets start with the IP header (`SOCK_DGRAM`: the kernel removes the link-layer
-//! header).
+//! header). What else arrives on the interface, such as ARP, is captured too unless the filter drops it.
 //!
 //! 1. The filter is attached before the socket receives anything, so no unwanted packet arrives.
-//! 2. Packets that exceed the buffer are dropped by the kernel, which counts them ([`take_drop_count`]).
+//! 2. Packets that do not fit into the socket's receive buffer are dropped by the kernel, which counts them
+//!    ([`take_drop_count`]).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-/// One instruction of a classic BPF filter: code, jump offsets if true and if false, and operand.
+/// One instruction of a classic BPF filter: code, jump offsets if true and if false, and operand. The filter returns
+/// how many bytes of a packet are kept; 0 drops it.
 pub type Instruction = (u16, u8, u8, u32);
 
 /// Opens the socket on the interface with this index.
@@ -57,7 +59,7 @@ fn bind_to_interface(socket: impl AsFd, index: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Number of packets dropped for lack of buffer space since the last call.
+/// Number of packets dropped for lack of buffer space since the last call (the first: since the socket was opened).
 ///
 /// # Errors
 /// Not a packet socket.

@@ -1,7 +1,7 @@
 //! Test runs of BPF programs in the kernel: the verdict for a packet, and the run time.
 //!
-//! It takes the id of a program that any process has loaded, and a packet. The result is the program's return value and
-//! the mean time of the requested number of runs (`BPF_PROG_TEST_RUN`). The packet is not sent.
+//! It takes the id of a program that any process has loaded, and a packet. The result is the program's return value
+//! (the verdict) and the mean time of the requested number of runs (`BPF_PROG_TEST_RUN`). The packet is not sent.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};

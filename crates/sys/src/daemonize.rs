@@ -1,15 +1,17 @@
-//! Starts a process that is independent of its creator: not its child, without a terminal, with a single descriptor.
+//! Starts a process that is independent of its creator: not its child, without a terminal, with a single descriptor of
+//! its creator's.
 //!
-//! [`spawn_detached`] starts it with a descriptor and a function. It can create copies of itself to supervise
-//! ([`fork_child`]).
+//! [`spawn_detached`] starts it with a descriptor and a function. It can fork children of its own, which it
+//! supervises ([`fork_child`]).
 //!
 //! 1. The creator has no additional child afterwards, so a command that it becomes by `exec` does not wait for an
 //!    unknown process.
-//! 2. The process leaves the session and the directory, closes all inherited descriptors, and has `/dev/null` as
+//! 2. The process leaves the session and the directory, closes all other inherited descriptors, and has `/dev/null` as
 //!    standard streams, so no pipe or mount waits for its end.
-//! 3. It ignores all signals that can be ignored. It ends only by its own function.
-//! 4. Its code runs in a copy of this program's memory, which is sound only without a second thread; a second thread
-//!    is an error.
+//! 3. It ignores all signals that can be ignored, except SIGCHLD, which has no effect by default. It ends only by its
+//!    own function.
+//! 4. Its code runs in a copy of this program's memory (fork without exec), which is sound only if the program has no
+//!    second thread at the fork; a second thread is an error.
 
 use std::fs;
 use std::io;
@@ -17,7 +19,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-/// Starts a process that runs `work` with `descriptor` and exits with its result.
+/// Starts a process that runs `work` with `descriptor` and exits with the result of `work` as its status.
 ///
 /// # Errors
 /// A second thread is running; out of processes.
@@ -38,7 +40,7 @@ pub fn spawn_detached(descriptor: OwnedFd, work: fn(OwnedFd) -> u8) -> io::Resul
     }
 }
 
-/// Forks a child that runs `work` and exits with its result.
+/// Forks a child that runs `work` and exits with the result as its status. Returns only in the parent.
 ///
 /// # Errors
 /// A second thread is running; out of processes.
@@ -81,7 +83,8 @@ fn run_detached(descriptor: &OwnedFd, work: fn(OwnedFd) -> u8) -> u8 {
     work(keep_only(descriptor))
 }
 
-/// Moves the descriptor to the first number after the standard streams, and closes all others.
+/// Moves the descriptor to the first number after the standard streams, which become `/dev/null`, and closes all
+/// others.
 fn keep_only(descriptor: &OwnedFd) -> OwnedFd {
     let null = fs::OpenOptions::new().read(true).write(true).open("/dev/null");
     let null = null.map_or(-1, IntoRawFd::into_raw_fd);

@@ -1,7 +1,8 @@
 //! Binds a socket to a network interface, so that its packets leave by no other.
 //!
-//! `SO_BINDTODEVICE` needs no privilege since Linux 5.7, as long as the socket is not bound yet. `socket2` offers it
-//! for its own sockets; this function accepts any descriptor, such as a socket that a runtime already owns.
+//! `SO_BINDTODEVICE` needs no privilege since Linux 5.7, as long as the socket is not bound to an interface yet.
+//! `socket2` offers it for its own sockets; this function accepts any descriptor, such as a socket that a runtime
+//! already owns.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,7 +10,8 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Binds `socket` to the interface `name`.
 ///
 /// # Errors
-/// No such interface (`ENODEV`), a name of more than 15 bytes (`EINVAL`), or not permitted on a kernel before 5.7.
+/// No such interface (`ENODEV`), an empty name or one of more than 15 bytes (`EINVAL`), or not permitted (`EPERM`):
+/// without CAP_NET_RAW on a kernel before 5.7 or on a socket that is already bound to an interface.
 pub fn bind_to_device(socket: impl AsFd, name: &str) -> io::Result<()> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ {
         return Err(io::Error::from_raw_os_error(libc::EINVAL));

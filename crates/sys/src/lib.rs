@@ -2,6 +2,14 @@
 //!
 //! There is one small file per subject, without policy: other crates decide what to do with a namespace, a TUN device
 //! or a TCP counter. Features that `std`, `rustix` or `socket2` offer safely are used from there.
+//!
+//! - Connections: [`mptcp`], [`tcp_info`], [`siocoutq`] (unacknowledged bytes), [`tcp_repair`] (a connection without
+//!   packets), [`device`] (binds a socket to an interface).
+//! - Packets and kernel: [`af_packet`] (capture), [`recvmmsg`] (many packets per call), [`tun`], [`netlink`], [`bpf`]
+//!   (test runs).
+//! - Processes: [`namespace`], [`process`], [`daemonize`] (detached processes), [`seccomp`] (other programs' `socket`
+//!   calls), [`signal`], [`pre_main`] (whether standard output was closed).
+//! - Time and memory: [`clock`], [`priority`] (scheduling), [`memory`] (allocator).
 
 pub mod af_packet;
 pub mod bpf;

@@ -25,7 +25,7 @@ pub enum MptcpStatus {
     Requested,
     /// Both ends use MPTCP.
     Negotiated,
-    /// Fell back to TCP: the server or a middlebox does not support MPTCP.
+    /// Fell back to TCP, usually because the server or a middlebox does not support MPTCP.
     FellBack,
 }
 
@@ -63,10 +63,10 @@ impl MptcpStatus {
     }
 }
 
-/// TCP info of the subflows of an MPTCP connection (kernel 5.16).
+/// TCP info of the current subflows of an MPTCP connection (kernel 5.16), at most nine.
 ///
 /// # Errors
-/// The connection is not MPTCP, or the kernel lacks support.
+/// The connection is not MPTCP or fell back to TCP, or the kernel lacks support.
 pub fn subflow_infos(socket: impl AsFd) -> io::Result<Vec<TcpInfo>> {
     let mut data = [0_u8; HEADER_LEN + MAX_SUBFLOWS * TCP_INFO_LEN];
     // struct mptcp_subflow_data: its own length, the number of subflows, the kernel's length of one, and ours.
@@ -91,7 +91,7 @@ const MPTCP_TCPINFO: libc::c_int = 2;
 /// sizeof(struct mptcp_subflow_data), and the requested length for each subflow.
 const HEADER_LEN: usize = 16;
 const TCP_INFO_LEN: usize = 256;
-/// MPTCP_SUBFLOWS_MAX of net/mptcp/pm.c is eight, plus the first subflow.
+/// The kernel's limit of additional subflows is eight (MPTCP_SUBFLOWS_MAX of net/mptcp), plus the first subflow.
 const MAX_SUBFLOWS: usize = 9;
 const FALLBACK: u32 = 1 << 0;
 const REMOTE_KEY_RECEIVED: u32 = 1 << 1;

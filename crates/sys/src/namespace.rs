@@ -108,8 +108,8 @@ impl AsFd for NetNs {
 /// another PID namespace, where the same id means another thread.
 ///
 /// # Errors
-/// `ESRCH`: there is no such thread. `EACCES`: this process may not inspect it. `ENOTTY`, `EINVAL`: a kernel before
-/// 6.11.
+/// `ESRCH`, or `NotFound` for an impossible id: there is no such thread. `EACCES`: this process may not inspect it.
+/// `ENOTTY`, `EINVAL`: a kernel before 6.11.
 pub fn netns_of_thread(thread: u32) -> io::Result<OwnedFd> {
     let thread = i32::try_from(thread).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
     let pidfd = pidfd_open(thread, PidfdFlags::from_bits_retain(PIDFD_THREAD))?;

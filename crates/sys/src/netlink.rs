@@ -9,7 +9,7 @@
 //!    reply.
 //! 3. Sequence numbers are assigned here. Messages with another number are late replies to an abandoned request and
 //!    are ignored, as are messages that do not come from the kernel.
-//! 4. A reply that does not arrive within [`REPLY_TIMEOUT`] is an error: no call blocks forever.
+//! 4. On a socket of [`Socket::open`], a reply that pauses for [`REPLY_TIMEOUT`] is an error: no call blocks forever.
 //! 5. A listener that is read too slowly loses events, which [`is_overflow`] distinguishes from other errors. A
 //!    message longer than its buffer counts as lost, too.
 
@@ -33,7 +33,7 @@ mod option;
 /// Netlink protocol: the subsystem of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Interfaces, addresses, routes (`NETLINK_ROUTE`).
+    /// Interfaces, addresses, routes, routing rules (`NETLINK_ROUTE`).
     Route,
     /// Sockets of all programs (`NETLINK_SOCK_DIAG`).
     SockDiag,
@@ -56,7 +56,8 @@ pub struct Socket {
 pub struct RouteSocket(Socket);
 
 impl Socket {
-    /// Opens a socket for requests. Errors of the kernel include its text message, if there is one.
+    /// Opens a socket for requests. The kernel's error replies include its text message, if there is one:
+    /// [`exchange`](Self::exchange) passes them on whole, the other functions return the error number alone.
     ///
     /// # Errors
     /// Out of descriptors; no netlink, or none of this protocol, in this kernel or sandbox.
@@ -68,8 +69,8 @@ impl Socket {
         Ok(socket)
     }
 
-    /// Opens a non-blocking socket for events. The first groups can be joined here by their bits (`RTMGRP_…`), any
-    /// group with [`join_group`](Self::join_group).
+    /// Opens a non-blocking socket for events. The groups 1 to 32 can be joined here by their bits (such as
+    /// `RTMGRP_…`), any group with [`join_group`](Self::join_group).
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -98,7 +99,7 @@ impl Socket {
     }
 
     /// Sets the receive buffer for unread messages, in bytes. Without CAP_NET_ADMIN `net.core.rmem_max` is the
-    /// maximum. Returns the size that the kernel set, which includes its own overhead.
+    /// maximum. Returns the size that the kernel set: twice the requested one, for its own overhead.
     ///
     /// # Errors
     /// None that a correct kernel gives.
@@ -129,7 +130,7 @@ impl Socket {
     /// Sends one request and returns the messages of its reply, without the final acknowledgement.
     ///
     /// # Errors
-    /// The error of the kernel's reply; `TimedOut` without a reply.
+    /// The error of the kernel's reply; `TimedOut` without a reply; a list that changed during each of several dumps.
     pub fn request(&self, request: &[u8]) -> io::Result<Vec<u8>> {
         for _ in 0..MAX_DUMP_TRIES {
             let mut reply = Vec::new();
@@ -148,7 +149,7 @@ impl Socket {
     /// read, and some messages may be missing.
     ///
     /// # Errors
-    /// As [`request`](Self::request).
+    /// The error of the kernel's reply; `TimedOut` without a reply.
     pub fn dump(&self, request: &[u8], mut on_message: impl FnMut(&[u8])) -> io::Result<bool> {
         // A dump ends with NLMSG_DONE, and a request with NLM_F_ACK ends with an acknowledgement. Any other request
         // ends with its only message.
@@ -226,7 +227,8 @@ impl Socket {
         Ok(buffer)
     }
 
-    /// Reads the next event into the caller's buffer. An event longer than the buffer is lost.
+    /// Reads the next event into the caller's buffer. An event longer than the buffer is lost (an error, see
+    /// [`is_overflow`]).
     ///
     /// # Errors
     /// Those of `recv`.
@@ -255,7 +257,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Receives a part of a reply, within [`REPLY_TIMEOUT`].
+    /// Receives the next datagram of a reply, within the socket's timeout ([`REPLY_TIMEOUT`]).
     fn receive_reply<'a>(&self, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
         let to_timeout = |error: io::Error| match error.kind() {
             io::ErrorKind::WouldBlock => {
@@ -332,12 +334,14 @@ impl AsFd for RouteSocket {
     }
 }
 
-/// Whether the error means that events were lost because they were read too slowly. Later events still arrive.
+/// Whether the error means that events were lost, because they were read too slowly or were longer than the buffer.
+/// Later events still arrive.
 pub fn is_overflow(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOBUFS)
 }
 
-/// Whether a message comes from the kernel, whose port is 0: other programs can send messages, too.
+/// Whether a message comes from the kernel, whose port is 0: other programs can send messages, too. Senders without a
+/// netlink address occur in tests alone and count as the kernel.
 fn is_from_kernel(sender: Option<&SocketAddrAny>) -> bool {
     let address = sender.and_then(|sender| SocketAddrNetlink::try_from(sender.clone()).ok());
     address.is_none_or(|sender| sender.pid() == 0)
@@ -350,7 +354,7 @@ fn first_message(bytes: &[u8]) -> Option<(&[u8], u16, u16)> {
     Some((bytes.get(..length).filter(|m| m.len() >= 16)?, u16_at(4)?, u16_at(6)?))
 }
 
-/// The flags of a request's header.
+/// The flags of a request's header; of a truncated one as if it asked for an acknowledgement.
 fn request_flags(request: &[u8]) -> u16 {
     first_message(request).map_or(NLM_F_ACK, |(_, _, flags)| flags)
 }
@@ -364,14 +368,14 @@ fn error_number(message: &[u8]) -> i32 {
     u32_at(message, 16).cast_signed().saturating_neg().max(0)
 }
 
-/// Timeout for a reply. Our choice: the kernel needs microseconds, or milliseconds while a driver holds the lock of
-/// all interfaces. After seconds there is a fault that a daemon should report.
+/// Timeout for each datagram of a reply. Our choice: the kernel needs microseconds, or milliseconds while a driver
+/// holds the lock of all interfaces. After seconds there is a fault that a daemon should report.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Attempts to dump a list that changes meanwhile. Our choice: changes come in bursts of milliseconds.
 const MAX_DUMP_TRIES: usize = 8;
 /// Offset of the sequence number in a message header.
 const SEQUENCE_OFFSET: usize = 8;
-/// No datagram of the kernel is longer (it fills at most 32 KiB at a time).
+/// No datagram of a dump or event is longer (of a dump the kernel fills at most 32 KiB at a time).
 const MAX_DATAGRAM_LEN: usize = 64 * 1024;
 /// Maximum size of a reply about one object.
 const MAX_REPLY_LEN: usize = 8 * 1024;
@@ -390,7 +394,8 @@ mod tests {
 
     use super::*;
 
-    /// A header and an empty `struct ifinfomsg`.
+    /// A header and a `struct ifinfomsg` with nothing but this index. Kinds: 16 a link, 18 request for links. Flags:
+    /// 0x1 request, 0x4 with acknowledgement, 0x300 dump.
     fn test_request(kind: u16, flags: u16, index: u32) -> Vec<u8> {
         let mut bytes = vec![0; 32];
         bytes[..4].copy_from_slice(&32_u32.to_ne_bytes());

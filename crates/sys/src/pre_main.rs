@@ -1,8 +1,8 @@
 //! Records state that is visible only before the Rust runtime starts: whether standard output is closed.
 //!
 //! The runtime opens `/dev/null` in place of a closed standard stream, so that no file is mistaken for one. A program
-//! that writes its result to a closed stream would therefore see no error. So a constructor checks the stream, which
-//! the loader runs first (System V ABI, `.init_array`).
+//! that writes its result to a closed stream would therefore see no error. So the stream is checked by a constructor,
+//! which the loader runs before the runtime (System V ABI, `.init_array`).
 //!
 //! A later check of the stream would not do: a closed stream and one that is redirected to `/dev/null` look the same.
 

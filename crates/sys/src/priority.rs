@@ -3,12 +3,12 @@
 use std::io;
 
 /// Sets the calling thread to `SCHED_FIFO` with `priority` (1 to 99). The thread must sleep regularly: one that does
-/// not is stopped by the kernel for 50 ms in each second.
+/// not is stopped by the kernel for 50 ms in each second (`kernel.sched_rt_runtime_us`).
 ///
 /// # Errors
 /// `EPERM` without CAP_SYS_NICE or a resource limit that permits it.
 pub fn set_real_time(priority: i32) -> io::Result<()> {
-    // Children must not inherit it.
+    // New threads and processes must not inherit the real-time policy.
     set_scheduler(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, priority)
 }
 
@@ -27,7 +27,7 @@ pub fn check_real_time() -> io::Result<()> {
 /// # Errors
 /// None known.
 pub fn set_normal() -> io::Result<()> {
-    // Clearing the flag would require CAP_SYS_NICE.
+    // Clearing SCHED_RESET_ON_FORK would require CAP_SYS_NICE.
     set_scheduler(libc::SCHED_OTHER | libc::SCHED_RESET_ON_FORK, 0)
 }
 
@@ -43,7 +43,7 @@ fn set_scheduler(policy: libc::c_int, priority: i32) -> io::Result<()> {
 /// Sets the nice value of the calling thread, from -20 (highest priority) to 19.
 ///
 /// # Errors
-/// `EACCES` or `EPERM` when lowering it without privilege.
+/// `EACCES` or `EPERM` when lowering the value without privilege.
 pub fn set_nice(value: i32) -> io::Result<()> {
     // Linux keeps a nice value per thread: "process" 0 is the calling thread.
     Ok(rustix::process::setpriority_process(None, value)?)

@@ -1,8 +1,8 @@
 //! Processes: PID namespaces that end with all their processes, and the resource use of an ended process.
 //!
 //! The first process of a [`PidNamespace`] is a fork of the caller that only waits. It is set to die with the thread
-//! that created the namespace (`PR_SET_PDEATHSIG`). When it dies, the kernel kills every process inside, including
-//! all descendants. That holds even after `kill -9` of the caller, without any cleanup code.
+//! that created the namespace (`PR_SET_PDEATHSIG`). When this process dies, the kernel kills every process inside,
+//! including all descendants. That holds even after `kill -9` of the caller, without any cleanup code.
 //!
 //! Process groups and `PR_SET_PDEATHSIG` on each child would not do: neither affects children of children.
 
@@ -26,7 +26,8 @@ pub struct PidNamespace {
 }
 
 impl PidNamespace {
-    /// Creates a namespace on the calling thread. It ends with this thread, which cannot start threads afterwards.
+    /// Creates a namespace on the calling thread. It ends with this thread, whose later children belong to it and which
+    /// cannot start threads afterwards.
     ///
     /// # Errors
     /// Not permitted, or out of processes.
@@ -52,7 +53,7 @@ impl PidNamespace {
 }
 
 impl PidNamespace {
-    /// Kills all processes inside. Their parents must still wait for them.
+    /// Kills all processes inside. The caller must still wait for those that are its children.
     pub fn kill_all(&self) {
         let _ = kill_process(self.init_pid, Signal::KILL);
     }
@@ -61,8 +62,8 @@ impl PidNamespace {
 impl Drop for PidNamespace {
     fn drop(&mut self) {
         self.kill_all();
-        // The first process ends after all others were waited for. If the caller forgets one of them, it remains as a
-        // zombie until the caller ends.
+        // The first process ends after all others were waited for. If the caller has not waited for one of them, the
+        // first process is abandoned after 100 ms, and remains as a zombie until the caller ends.
         for _ in 0..100 {
             match waitpid(Some(self.init_pid), WaitOptions::NOHANG) {
                 Ok(None) => std::thread::sleep(Duration::from_millis(1)),
@@ -85,7 +86,7 @@ fn run_init() -> ! {
     }
 }
 
-/// Resource use of a process, including children that it waited for.
+/// Resource use of an ended process, including children that it waited for.
 #[derive(Clone, Copy, Debug)]
 pub struct ProcessUsage {
     /// Exit status.
@@ -94,14 +95,14 @@ pub struct ProcessUsage {
     pub user: Duration,
     /// CPU time in the kernel.
     pub system: Duration,
-    /// Peak resident memory, in bytes.
+    /// Peak resident memory in bytes: the largest of the process and these children, not their sum.
     pub peak_memory: u64,
 }
 
 /// Waits for the end of a child and returns its resource use. The child must not have been waited for.
 ///
 /// # Errors
-/// `pid` is no child of this process.
+/// `pid` is no child of this process, or was waited for.
 pub fn wait_with_usage(pid: u32) -> io::Result<ProcessUsage> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mut status = 0;

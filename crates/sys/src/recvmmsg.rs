@@ -4,8 +4,8 @@
 //! size, and have timestamps if the socket provides them ([`enable_timestamps`]). At some ten thousand packets per
 //! second, system calls dominate the cost of a reader.
 //!
-//! Each call offers twice as many slots as packets arrived last. When packets arrive singly, headers for a whole
-//! batch would cost more than the packet.
+//! Each call offers twice as many slots as the last call received packets, but at least eight if the batch has them.
+//! When packets arrive singly, headers for a whole batch would cost more than the packet.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -21,7 +21,7 @@ pub struct Batch {
     offered_slots: usize,
 }
 
-/// Metadata of a packet of the last call.
+/// Metadata of a packet of the last call; its bytes are in the slot of the same index.
 #[derive(Clone, Copy, Debug)]
 struct ReceivedPacket {
     length: usize,
@@ -43,7 +43,8 @@ impl Batch {
         }
     }
 
-    /// Replaces the contents by the packets that wait on `socket`; `WouldBlock` if there are none.
+    /// Replaces the contents by packets that wait on `socket`; `WouldBlock` if there are none. After an error there
+    /// are no contents.
     ///
     /// # Errors
     /// Those of `recvmmsg`.
@@ -125,7 +126,7 @@ fn packet_timestamp(header: &libc::mmsghdr) -> Option<u64> {
     Some(u64::try_from(timestamp.tv_sec).ok()? * 1_000_000_000 + u64::try_from(timestamp.tv_nsec).ok()?)
 }
 
-/// Our choice: headers for this number cost as much as the call itself.
+/// Fewest slots that a call offers. Our choice: headers for this number cost as much as the call itself.
 const MIN_SLOTS: usize = 8;
 
 #[cfg(test)]

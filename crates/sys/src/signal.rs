@@ -1,6 +1,7 @@
 //! Catches SIGINT, SIGTERM and SIGHUP in a program without a runtime: the signal is only recorded.
 //!
-//! A handler is used, not `SIG_IGN`, because started programs get the default action back automatically.
+//! A handler is used, not `SIG_IGN`: `exec` resets handlers to the default action, while started programs would inherit
+//! `SIG_IGN`. Interrupted reads and writes are restarted, so the program must call [`last_caught`] regularly.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -24,7 +25,7 @@ pub fn install_handlers() -> io::Result<()> {
     Ok(())
 }
 
-/// The last signal that was caught, if any.
+/// The last signal that was caught since the process started, if any. It is never reset.
 pub fn last_caught() -> Option<i32> {
     Some(LAST_SIGNAL.load(Ordering::Relaxed)).filter(|&signal| signal != 0)
 }

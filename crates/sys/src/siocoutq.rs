@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Returns the bytes that were written and not yet acknowledged.
 ///
 /// # Errors
-/// Not a connected socket, or a kernel without support (MPTCP: before 5.17).
+/// A listening socket, no socket, or a kernel without support (MPTCP: before 5.17).
 pub fn unacknowledged_bytes(socket: impl AsFd) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
     let fd = socket.as_fd().as_raw_fd();

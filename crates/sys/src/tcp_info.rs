@@ -25,34 +25,34 @@ pub enum TcpState {
     Other(u8),
 }
 
-/// A snapshot of one connection's counters.
+/// A snapshot of one connection's counters; of an MPTCP connection, those of its first subflow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpInfo {
     /// State of the connection.
     pub state: TcpState,
-    /// Consecutive retransmission timeouts without an ACK.
+    /// Consecutive doublings of the retransmission timeout without an ACK; probes of a zero window count, too.
     pub backoff: u8,
     /// Smoothed RTT of sent data; zero before the first sample.
     pub rtt: Duration,
     /// Mean deviation of the RTT.
     pub rtt_deviation: Duration,
-    /// Recent minimum RTT; `None` before the first sample and on kernels before 4.6.
+    /// Minimum RTT of recent minutes (`tcp_min_rtt_wlen`); `None` before the first sample and on kernels before 4.6.
     pub min_rtt: Option<Duration>,
-    /// The receiver's RTT estimate; `None` before the first sample.
+    /// RTT as this end estimates it as a receiver, from arriving data; `None` before the first sample.
     pub receiver_rtt: Option<Duration>,
-    /// The receiver's estimate of bytes per RTT.
+    /// Bytes that the application reads per RTT, as this end estimates it as a receiver (for the size of its buffer).
     pub rcv_space: u32,
     /// Maximum size of sent segments, in bytes.
     pub snd_mss: u32,
-    /// Largest received segment, in bytes.
+    /// Size of full received segments in bytes, as the kernel estimates it.
     pub rcv_mss: u32,
-    /// Segments in flight.
+    /// Segments sent and not acknowledged cumulatively, including lost and selectively acknowledged ones.
     pub unacked: u32,
     /// Congestion window in segments.
     pub cwnd: u32,
     /// Total retransmitted segments.
     pub retransmissions: u32,
-    /// Time since the last received data.
+    /// Time since the last received data; without any, since the connection was established.
     pub last_received: Duration,
     /// Bytes acknowledged by the peer (kernel 4.1).
     pub bytes_acked: u64,
@@ -60,7 +60,7 @@ pub struct TcpInfo {
     pub bytes_received: u64,
     /// Bytes written and not yet sent (kernel 4.6).
     pub notsent_bytes: u32,
-    /// Time since the last sent data.
+    /// Time since the last sent data; without any, since the connection was established.
     pub last_sent: Duration,
     /// Pacing rate in bytes per second (kernel 3.15).
     pub pacing_rate: u64,

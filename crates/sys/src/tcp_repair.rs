@@ -1,12 +1,12 @@
 //! A TCP connection without packets: `TCP_REPAIR`, made for restoring processes.
 //!
-//! A socket in this mode connects and closes without a packet. It occupies an address and a port. The kernel replies
-//! to packets that arrive for it, unless a filter removes them.
+//! A socket in this mode connects and closes without a packet. It occupies an address and a port. The kernel still
+//! replies to packets that arrive for it, unless a filter removes them.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Puts a TCP socket, which must not be connected, into repair mode: the kernel sends nothing for it.
+/// Puts a TCP socket, which must not be connected, into repair mode: the kernel sends nothing to connect or close it.
 ///
 /// # Errors
 /// Without CAP_NET_ADMIN; not a TCP socket.

@@ -44,7 +44,7 @@ impl Tun {
     /// Reads the next packet that the kernel sent to the device; `WouldBlock` if there is none.
     ///
     /// # Errors
-    /// Those of `read`; a packet longer than `buffer` is truncated.
+    /// Those of `read`. A packet longer than `buffer` is no error, but truncated.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<usize> {
         (&self.file).read(buffer)
     }

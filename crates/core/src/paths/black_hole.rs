@@ -47,7 +47,8 @@ use super::traffic::Traffic;
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant};
 
-/// Our choice: two retransmissions of the same data, one second after it was first sent.
+/// Number of consecutive retransmission timeouts that show a lost upload. Our choice: two retransmissions of the same
+/// data, one second after it was first sent.
 const MIN_TIMEOUTS: u8 = 2;
 /// Number of timeouts if the link cannot be joined a second time: about two seconds. Our choice: one more, because
 /// then only the handshake shows that small packets pass.
@@ -57,9 +58,11 @@ const MIN_TIMEOUTS_UNPROBED: u8 = 3;
 const MIN_MISSING_TIME: Duration = Duration::from_millis(1000);
 /// The same in RTTs: the peer's second retransmission arrives after six to seven RTTs.
 const MIN_MISSING_RTTS: u32 = 6;
-/// Our choice: with the join that follows, a link is useful two seconds after the peer first sent data over it.
+/// How long nothing may arrive over a subflow (the weaker evidence for downloads). Our choice: with the join that
+/// follows, a link is useful two seconds after the peer first sent data over it.
 const MIN_EMPTY_TIME: Duration = Duration::from_millis(1500);
-/// Our choice: more than a request, the first window of its response and the content of one queue.
+/// Bytes that the connection must have carried over its other subflows meanwhile. Our choice: more than a request,
+/// the first congestion window of its response and the content of one queue.
 const MIN_OTHER_DATA: DataSize = DataSize::from_kib(128);
 /// Bytes that the peer sends over one subflow before its scheduler chooses again (Linux: 64 KiB). If more than that
 /// arrives over the new subflow and nothing over the old one, this is no coincidence.
@@ -69,7 +72,7 @@ const CONFIRM_TIME: Duration = Duration::from_secs(2);
 /// Longest poll interval at which sequence numbers are read often enough: the peer takes a retransmission timeout,
 /// at least 200 ms, to send lost data over another subflow.
 const MAX_SEQ_POLL_INTERVAL: Duration = Duration::from_millis(150);
-/// How long a link is not used if no step helps. Our choice: as after a refusal.
+/// How long a link is not used if no smaller MTU helps an upload. Our choice: as after a refusal.
 const LINK_PAUSE: Duration = Duration::from_secs(60);
 
 /// The search for black holes on the paths of one connection.
@@ -78,7 +81,7 @@ pub(super) struct BlackHoleCheck<'a> {
     pub(super) traffic: &'a Traffic,
     pub(super) explanation: &'a mut Explanation,
     pub(super) is_busy: bool,
-    /// The connection is older than the run, so it is not known what the peer has sent before.
+    /// The connection existed before the driver started, so it is not known what the peer has sent before.
     pub(super) is_adopted: bool,
     pub(super) poll_interval: Duration,
 }

@@ -24,12 +24,15 @@ pub struct Config {
     /// Links available from the start, in the order of their numbers; [`super::Input::LinkAdded`] adds further
     /// ones. Subflows over unknown links are left alone.
     pub links: Vec<LinkConfig>,
-    /// κ: bytes over the initial link after which another link may be joined (eMPTCP §3.5, §4.1).
+    /// κ: bytes, in both directions, that a connection must have carried before another link may be joined (eMPTCP
+    /// §3.5, §4.1). The eMPTCP policies count the whole connection; [`Policy::Marline`] counts one response, and only
+    /// with the goals of energy and cost.
     pub kappa: DataSize,
     /// τ: time after which another link may be joined although a slow initial link has not carried κ bytes (eMPTCP
-    /// §3.5, eq. 1).
+    /// §3.5, eq. 1); counts from the same start as κ.
     pub tau: Duration,
-    /// Safety factor of switching (eMPTCP §3.4).
+    /// Hysteresis of the eMPTCP policies: share by which a rate must be beyond a threshold before the links change
+    /// (eMPTCP §3.4). [`Policy::Marline`] has its own in joules.
     pub safety: Ratio,
     /// Assumed throughput of a link that was never used (eMPTCP §3.2).
     pub assumed_rate: Bitrate,
@@ -37,11 +40,12 @@ pub struct Config {
     /// links help uploads.
     #[serde(default)]
     pub short_queues: bool,
-    /// Whether the kernel's own path manager joins subflows: all connections are steered together, with one subflow
-    /// per link.
+    /// Whether the driver executes commands through the kernel's own path manager, which treats all connections
+    /// alike and keeps one subflow per link. The policy decides as always; only the search for links that lose
+    /// full-sized packets of downloads is off, for lack of a second subflow for comparison.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub kernel_path_manager: bool,
-    /// How long a link keeps a lowered MTU before full-sized packets are tried again.
+    /// How long a link keeps a lowered MTU before full-sized packets are tried again. Default: 10 minutes.
     #[serde(default = "raise_mtu_after", skip_serializing_if = "is_default_raise_mtu_after")]
     pub raise_mtu_after: Duration,
 }
@@ -88,8 +92,9 @@ pub struct LinkConfig {
     pub kind: LinkKind,
     /// Whether each byte costs money.
     pub metered: bool,
-    /// Number of bytes that may pass the interface from now on, in both directions and of all programs, before
-    /// connections leave the link; `None`: unlimited. Other programs' traffic is counted but not stopped.
+    /// Number of bytes that may pass the interface, in both directions and of all programs, before connections leave
+    /// the link; `None`: unlimited. Counts from the moment the machine gets this configuration: a caller that
+    /// remembers earlier usage subtracts it first. Other programs' traffic is counted but not stopped.
     pub budget: Option<DataSize>,
 }
 

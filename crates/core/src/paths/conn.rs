@@ -29,9 +29,9 @@ use crate::units::{Duration, Instant};
 #[derive(Clone, Debug)]
 pub(super) struct Conn {
     pub(super) id: ConnId,
-    /// It is older than the run.
+    /// It existed before the driver started.
     pub(super) adopted: bool,
-    /// The link of its initial subflow (the paper's Wi-Fi).
+    /// The link of its initial subflow (Wi-Fi in the eMPTCP paper).
     pub(super) initial_link: Option<usize>,
     pub(super) subflows: SubflowSet,
     pub(super) traffic: Traffic,

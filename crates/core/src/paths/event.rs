@@ -235,7 +235,7 @@ pub enum Output {
 #[serde(rename_all = "snake_case", tag = "do")]
 pub enum Command {
     /// Establish a subflow over this link. On a link that already has one, it is a second subflow, which proves
-    /// that the path works.
+    /// that the path works, or replaces the first one.
     Join {
         /// The link.
         link: LinkId,

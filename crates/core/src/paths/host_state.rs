@@ -107,7 +107,7 @@ impl HostState {
         self.pending_commands.remove(&command)
     }
 
-    /// A link recovers from an outage or goes down: earlier results of trials are no longer valid.
+    /// A link recovers from an outage or goes down: earlier rates and results of trials are no longer valid.
     pub(super) fn on_link_recovered(&mut self, index: usize) {
         if self.config.policy == Policy::Marline {
             self.trial_cache.forget_link(index);

@@ -27,8 +27,8 @@ const MAX_POLLS: u64 = 200;
 /// Polls per second while the rotation is faster (4.5 % of a core), and the duration of that.
 const FAST_POLLS: u64 = 1500;
 const FAST_TIME: Duration = Duration::from_secs(2);
-/// Unattributed bytes per second that make the rotation faster. Our choice: more than ACKs, DNS and a chat add up
-/// to.
+/// Unattributed bytes between two readings of a link's counters, about a second apart, that make the rotation faster.
+/// Our choice: more than ACKs, DNS and a chat add up to.
 const FAST_THRESHOLD: DataSize = DataSize::from_kib(128);
 /// Shortest time between two batches of polls.
 const MIN_BATCH_INTERVAL: Duration = Duration::from_millis(50);

@@ -90,14 +90,15 @@ pub(super) struct Link {
     last_rate: Option<(Instant, Bitrate)>,
     last_forecast: Option<Bitrate>,
     pub(super) mtu: LinkMtu,
-    /// End of its last outage. Older measurements may be lower than what it can carry now.
+    /// Time of its last change of state: it came up, went down, or responded again. Older measurements may be lower
+    /// than what it can carry now.
     recovered_at: Instant,
     /// Time before which no further connection probes it while it is unresponsive.
     pub(super) next_probe: Instant,
     /// Payload bytes that connections carried over it, in both directions.
     pub(super) carried: DataSize,
-    /// Whether its budget is spent or nearly spent. It stays so for the rest of the run: once the link is unused,
-    /// its rate is unknown.
+    /// Whether its budget is spent or nearly spent. Once true it stays true: when the link is unused, its rate is
+    /// unknown, and with it the reserve that the budget needs.
     is_budget_spent: bool,
     /// Bytes reported to the meter, down and up.
     accounted: [DataSize; 2],
@@ -248,7 +249,7 @@ impl Link {
         self.accounted[direction_index(direction)] += size;
         self.update_budget(now);
         self.late_bytes.on_poll((from, now), size);
-        // The bytes arrived over the whole time since the previous poll, unless that was long ago.
+        // The bytes arrived over the whole time since the previous poll, unless that was long ago or they are few.
         match now.since(from) <= MAX_COUNTER_GAP && size >= MIN_FLOW {
             true => meter.on_flow(from, now, self.config.id, direction, size),
             false => meter.on_bytes(now, self.config.id, direction, size),
@@ -320,12 +321,13 @@ impl Link {
 const BUDGET_RESERVE_TIME: Duration = Duration::from_millis(800);
 
 /// If counters were read no longer ago than this, and their difference is at least some packets, the bytes count as
-/// a flow over that time. Otherwise a radio's gap (0.5 s) would end between two readings.
+/// a flow over that time. Otherwise the pause that ends a transfer in the radio's model (0.5 s) would
+/// pass between two readings.
 const MAX_COUNTER_GAP: Duration = Duration::from_millis(1500);
 const MIN_FLOW: DataSize = DataSize::from_bytes(6000);
 
-/// Time in which a low rate of an unused link fades toward the assumed rate. Our choice: three times the paper's mean
-/// duration of a Wi-Fi state.
+/// Time in which a low rate of an unused link fades toward the assumed rate. Our choice: three times the mean time
+/// for which Wi-Fi stays good or bad in eMPTCP's evaluation.
 const RATE_FADE_TIME: Duration = Duration::from_secs(120);
 
 /// Index in arrays with one value per direction: down, up.

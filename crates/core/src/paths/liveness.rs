@@ -13,12 +13,12 @@
 //! 4. A stall is probed once: a path that was proved after its last byte is not probed again, unless own data
 //!    waits, or another connection has since found the link to be dead. If own data waits on a path that is alive,
 //!    it waits for a sender that has backed off. Each further probe then follows after as long as the stall had
-//!    lasted at the previous one.
+//!    lasted at the previous one, within 2 and 15 s.
 //! 5. A link over which other connections receive data is alive. A link on which a probe has just failed is dead
 //!    for all connections that stalled at the same time.
 //! 6. A dead path takes no part in decisions, so that another link is chosen. It is retried with a new subflow
-//!    every one to two seconds (see [`super::outage`]), because the old subflow's sender has backed off (measured:
-//!    9 s).
+//!    (see [`super::outage`]), because the old subflow's sender has backed off (measured: 9 s): every 1 to 1.5 s, or
+//!    with the goals of energy and cost, if its radio is costly to wake, at intervals that grow up to 15 s.
 //!
 //! Relying on the kernel alone was not sufficient: it retries for minutes, and does not know links that were not
 //! joined.
@@ -69,7 +69,7 @@ impl StallKind {
     }
 }
 
-/// Detects stalled paths and probes them. Called at each complete poll.
+/// Detects stalled paths and probes them. Called at each evaluation of the connection.
 pub(super) fn check(subflows: &mut SubflowSet, traffic: &Traffic, host: &mut HostState, is_busy: bool) {
     if host.config.policy != Policy::Marline {
         return;
@@ -233,10 +233,10 @@ pub(super) fn deadline(subflows: &SubflowSet, is_awake: bool) -> Option<Instant>
     joins.chain(dead).min()
 }
 
-/// Interval until the next probe of an unresponsive path. `dead_since`: start of the outage.
+/// Interval until the next probe of an unresponsive path. `dead_since`: when the path was found dead.
 ///
-/// If energy is the goal, a radio that is costly to wake is probed at growing intervals. Otherwise the interval
-/// stays below two seconds, within which a recovered link must be in use again.
+/// With the goals of energy and cost, a radio that is costlier to wake than the cheapest is probed at growing
+/// intervals. Otherwise the interval stays below two seconds, within which a recovered link must be in use again.
 fn probe_interval(host: &HostState, index: usize, dead_since: Instant, failures: u8) -> Duration {
     let cheapest = host.up_links().iter().map(|index| host.single_packet_energy(index)).min().unwrap_or_default();
     let saves_energy = matches!(host.config.goal, Goal::Energy | Goal::Cost);

@@ -75,7 +75,7 @@ pub struct Paths {
 /// Purpose of a timer of the machine.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TimerReason {
-    /// A connection must be polled, or a time limit of it is over.
+    /// A connection must be polled, or one of its time limits (of a join, a retry or a dead path) is over.
     Conn(ConnId),
     /// A batch of idle connections must be polled.
     IdlePoll,

@@ -8,10 +8,10 @@
 //! 3. A recovered path is neither judged nor left out before it has carried data for
 //!    [`JUDGE_AFTER`](super::path::JUDGE_AFTER). This time begins with its first sample, because the sender may first
 //!    have to deliver data that it has queued for other subflows.
-//! 4. When a link goes down, subflows over which this host sends are destroyed, so that their data goes over the
-//!    other subflows at once. A subflow over which the peer sends stays until a new one has carried data. When the
-//!    link recovers, a new subflow replaces it: the peer sends nothing over the old one until its retransmission
-//!    timer expires.
+//! 4. When a link goes down, the subflows over it are destroyed if this host sends with short queues
+//!    ([`super::send_gate`]), so that their data goes over the other subflows at once. Any other subflow stays until a
+//!    new one has carried data or has existed for two seconds. When the link recovers, a new subflow replaces it: the
+//!    peer sends nothing over the old one until its retransmission timer expires.
 //! 5. A connection all of whose paths fail during a transfer is *stalled*: it becomes idle like any other, but its
 //!    paths are still probed. When a link recovers, the peer's retransmission timer may have a minute left; over a
 //!    new subflow it sends at once.

@@ -10,8 +10,8 @@ use super::throughput::ThroughputWindow;
 use crate::predict::HoltWinters;
 use crate::units::{Bitrate, Duration, Instant};
 
-/// Time for which samples of a resumed or new path are discarded. Measured: at a negligible RTT, a path reaches at
-/// least 80 % of the link's rate within one window of 100 ms. Our choice: three such windows.
+/// Time, in addition to an RTT, for which samples of a resumed or new path are discarded. Measured: at a negligible
+/// RTT, a path reaches at least 80 % of the link's rate within one window of 100 ms. Our choice: three such windows.
 pub(super) const SAMPLE_HOLDOFF: Duration = Duration::from_millis(300);
 /// A join that takes longer than this and than three RTTs has failed: over an unreachable path a SYN gets no
 /// response at all.
@@ -55,13 +55,15 @@ pub(super) struct Path {
     pub(super) mtu_trial: Option<MtuTrial>,
     /// Its data is lost even in the smallest packets tried, and this was reported.
     pub(super) is_black_hole: bool,
-    /// Time at which a further subflow last proved that the path works.
+    /// Time at which the path was last proved to work: a handshake over it (of any subflow, also the first), or bytes
+    /// during a stall, received by this connection or by others on the link.
     pub(super) probed_at: Option<Instant>,
     /// Rate when no other path carried the connection.
     pub(super) solo_rate: Option<Bitrate>,
     /// Highest `solo_rate` in the present burst.
     pub(super) best_solo_rate: Bitrate,
-    /// During a reprobe: the time at which its first bytes had arrived.
+    /// During a reprobe (the initial link on standby carries data for a moment, to show its rate): the time at which
+    /// its first bytes had arrived.
     pub(super) reprobe_data_at: Option<Instant>,
     /// Left out because it would slow the others down (see [`super::policy`]).
     pub(super) is_left_out: bool,
@@ -126,7 +128,7 @@ pub(super) struct MtuTrial {
 /// A path without response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct DeadPath {
-    /// Start of the outage.
+    /// Time at which the path was found dead, which is later than the start of the outage.
     pub(super) dead_since: Instant,
     pub(super) last_attempt: Instant,
     pub(super) next_probe: Instant,
@@ -177,7 +179,7 @@ pub(super) enum JoinPurpose {
     /// To prove that the path works; the subflow is closed afterwards. The path counts as dead if none is
     /// established in time.
     Probe {
-        /// End of the last attempt.
+        /// Time at which the last attempt is given up, and with it the probe.
         until: Instant,
     },
     /// To replace a subflow that became unresponsive.
@@ -201,7 +203,7 @@ impl JoinPurpose {
     }
 }
 
-/// How long one attempt of a probe may take before the next one: two RTTs, and a driver's delay.
+/// How long one attempt of a probe may take before the next one: two RTTs and the driver's delay, at least 200 ms.
 pub(super) fn attempt_time(rtt: Duration) -> Duration {
     (rtt * 2 + Duration::from_millis(100)).max(Duration::from_millis(200))
 }

@@ -15,8 +15,8 @@ use crate::units::{Duration, Instant};
 /// Polls per second of all active connections together. Our choice: at 15 µs per subflow, two subflows each, and
 /// the same time for decisions, 2 % of a core.
 const MAX_POLLS_PER_SECOND: u32 = 300;
-/// Poll interval of marline's policy. Our choice: a fifth of the time after which a second path is found dead;
-/// costs 0.03 % of a core per subflow.
+/// Poll interval of marline's policy. Our choice: a fifth of the shortest time after which a path counts as stalled
+/// (500 ms, see [`super::liveness`]); costs 0.03 % of a core per subflow.
 pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// Poll interval of published policies that measure nothing.
 const SLOW_POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -45,7 +45,7 @@ pub(super) struct Polling {
     pub(super) next_poll: Instant,
     /// Start of the poll in progress.
     sent_at: Option<Instant>,
-    /// The connection's entries in the machine's queues.
+    /// Keys of the connection in the machine's timer queue and in its queue of idle connections; `None`: not in it.
     pub(super) timer: Option<Instant>,
     pub(super) idle_poll_key: Option<Instant>,
 }
@@ -130,7 +130,8 @@ impl Polling {
     }
 }
 
-/// Interval until the next poll of a connection.
+/// Interval until the next poll of a connection. A reprobe (a short measurement of the initial link on standby) halves
+/// it. All intervals grow with the number of busy connections.
 pub(super) fn poll_interval(host: &HostState, subflows: &SubflowSet, is_reprobing: bool) -> Duration {
     let handshake = subflows.all.iter().filter(|sub| !sub.is_closing).map(Subflow::handshake_rtt).min();
     let interval = match host.config.policy {

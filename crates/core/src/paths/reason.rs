@@ -28,7 +28,8 @@ pub(super) enum Reason {
     /// No usable link could be compared, because the energy model does not describe `link`. Such links count as free.
     NoRadioModel { links: LinkSet, link: usize },
     /// Decision by eMPTCP's energy information base: a table of rates at which the most efficient set changes. `limit` is
-    /// the rate of the first link above which the first link alone is most efficient, given the rate of the second.
+    /// the rate of the first link above which the first link alone is most efficient, given the rate of the second;
+    /// `None`: it is so at no rate.
     Eib { links: LinkSet, first_rate: Bitrate, second_rate: Bitrate, limit: Option<Bitrate> },
     /// The set with the least energy for the expected bytes. `other` is the best alternative. `wake_cost` is the part of
     /// `other_cost` for waking radios: now, or again later if the set lets a radio that is awake go idle.
@@ -45,13 +46,14 @@ pub(super) enum Reason {
     Trial { link: usize, previous_rate: Bitrate },
     /// `link` is used for a short time to measure its present rate.
     Reprobe { links: LinkSet, link: usize },
-    /// All links that increase the throughput.
+    /// The links that give the highest throughput, which after a trial may be one alone; `rate` is that of all of them.
     Fastest { links: LinkSet, rate: Bitrate },
     /// A slow link is not used because it would cause head-of-line blocking on the others.
     LeftOut { links: LinkSet, slow: usize, slow_rate: Bitrate, rate: Bitrate },
     /// The path with the shortest RTT.
     ShortestRtt { link: usize, millis: u64 },
-    /// The unmetered links are fast enough, so no metered link is used.
+    /// One unmetered link carries, and the goal is low cost: metered links are not used while an unmetered one works,
+    /// however slow it is.
     Unmetered { links: LinkSet },
     /// Links that were in use have failed.
     Failover { links: LinkSet, lost: LinkSet },

@@ -5,9 +5,9 @@
 //!    connection whose new subflow can no longer be refused, and a new subflow that has carried nothing for
 //!    [`HANDOVER_GRACE`]. If all subflows were backups, the peer would treat them as if none were.
 //! 2. A link that has a subflow is joined again only to probe or to replace that subflow (see [`super::liveness`]).
-//! 3. A join that is not established within 3 s or three RTTs is given up without a command. It is repeated later,
-//!    each time after twice the interval. A subflow that the server resets at once was refused; the link is then
-//!    left alone for longer.
+//! 3. A join that is not established within 3 s or three RTTs, whichever is longer, is given up without a command. It
+//!    is repeated later, each time after twice the interval. A subflow that the server resets at once was refused; the
+//!    link is then left alone for longer.
 //! 4. A connection whose server accepts only announced addresses is not joined before one is announced.
 
 use alloc::vec::Vec;

@@ -3,12 +3,12 @@
 //!
 //! 1. A poll is complete when each known subflow was reported. Only then are samples taken, so that those of all
 //!    paths end at the same time.
-//! 2. A sample lasts at least an RTT including queueing delay: within one RTT, a sender that waits for its window
-//!    alternates bursts and pauses, and neither is a rate. eMPTCP's samples last the RTT of the handshake (§3.2),
-//!    at least 50 ms.
+//! 2. A sample lasts at least an RTT including queueing delay, which counts with 100 to 300 ms: within one RTT, a
+//!    sender that waits for its congestion window alternates bursts and pauses, and neither is a rate. eMPTCP's
+//!    samples last the RTT of the handshake (§3.2), at least 50 ms.
 //! 3. A time in which nothing arrived on any path says nothing about links: the application had nothing to send, or
 //!    the path is dead, which is detected separately (see [`super::liveness`]).
-//! 4. During the drain of another path and while a window opens, samples are discarded
+//! 4. During the drain of another path and while a congestion window opens, samples are discarded
 //!    ([`SAMPLE_HOLDOFF`](super::path::SAMPLE_HOLDOFF)). The literal eMPTCP policy does not do so.
 //! 5. A subflow that received nothing for long after it was requested to carry data may deliver data all at once
 //!    that waited behind a lost packet ([`Subflow::is_late_start`]). Its first poll with bytes only starts the

@@ -15,10 +15,11 @@ use crate::units::{Bitrate, DataSize, Duration};
 /// Queue below which more is written. Our choice: several wake-ups of a delayed sender. Measured with the kernel,
 /// 20 MB over 20 + 2 Mbit/s: 2.51 MB/s; with 50 ms 2.48, with 100 ms 2.45; with full buffers 2.17.
 const TARGET_QUEUE: Duration = Duration::from_millis(20);
-/// Our choice: longer than any pause between the frames of a live stream.
+/// Time without sending after which a subflow does not count (rule 2). Our choice: longer than any pause between the
+/// frames of a live stream.
 const INACTIVE_AFTER: Duration = Duration::from_secs(1);
-/// Shortest and longest wait. Our choice: the resolution of a timer, and a fifth of a congestion window that has
-/// just opened.
+/// Shortest and longest wait before the queues are checked again. Our choice: the resolution of a timer, and a fifth
+/// of a congestion window that has just opened.
 const WAIT_RANGE: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(10));
 
 /// Send queue of a subflow.

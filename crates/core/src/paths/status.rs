@@ -42,7 +42,8 @@ pub struct SubflowStatus {
     pub backup: bool,
     /// Whether a change of its priority has not shown in its byte counters yet.
     pub is_priority_pending: bool,
-    /// Median rate of the last two seconds in which it carried data; `None`: it never did.
+    /// Median rate of its path over the last two seconds of samples; `None`: there is no sample yet, or none since the
+    /// connection was idle or the path had an outage.
     pub rate: Option<Bitrate>,
     /// RTT, including the queueing delay as seen by the receiver.
     pub rtt: Duration,

@@ -2,9 +2,9 @@
 //!
 //! 1. MP_PRIO is sent once, in a pure ACK that is not retransmitted, and many servers may ignore it. So a subflow
 //!    counts as suspended only when its byte counters stop, and as resumed only when bytes arrive.
-//! 2. Data that the server had queued for a suspended subflow still arrives over it: the drain. Bytes after the
-//!    drain mean that MP_PRIO was lost. It is sent again up to [`PriorityCheck::MAX_ATTEMPTS`] times; then the
-//!    subflow is destroyed.
+//! 2. Data that the server had queued for a suspended subflow still arrives over it: the drain. If bytes continue to
+//!    arrive, MP_PRIO may be lost: it is sent again up to [`PriorityCheck::MAX_ATTEMPTS`] times, also during the
+//!    drain. If they continue after the drain, the subflow is destroyed.
 //! 3. Bytes on a suspended subflow while no active one receives data are correct: the peer's scheduler fails over
 //!    to the backup.
 
@@ -24,7 +24,7 @@ pub(super) struct Subflow {
     pub(super) established_at: Instant,
     /// Time since when it is requested to carry data.
     pub(super) active_since: Instant,
-    /// Whether bytes have arrived since then.
+    /// Whether bytes were received over it, or sent and acknowledged, since then.
     pub(super) has_carried: bool,
     /// Whether its first bytes since then arrived so late, in the last poll, that they may have waited behind a
     /// lost packet.
@@ -318,8 +318,8 @@ impl Subflow {
         SETTLE_TIME.max(self.handshake_rtt() * 10)
     }
 
-    /// Time for which it has received nothing although it is requested to carry: since its last byte or since the
-    /// request.
+    /// Time for which it has carried nothing, in either direction, although it is requested to: since its last byte
+    /// or since the request.
     pub(super) fn stalled_for(&self, now: Instant) -> Duration {
         now.since(self.last_progress.unwrap_or(self.established_at).max(self.active_since))
     }
@@ -343,7 +343,7 @@ impl Subflow {
 /// Size of outstanding or received data that contains at least one full-sized packet. Our choice: less than a
 /// segment at the smallest MTU of IPv6, and more than a request.
 pub(super) const FULL_PACKET: DataSize = DataSize::from_bytes(1200);
-/// Our choice: a delayed ACK (40 ms with Linux) and a late driver.
+/// Shortest wait for the ACK of a retransmission. Our choice: a delayed ACK (40 ms with Linux) and a late driver.
 const MIN_ACK_WAIT: Duration = Duration::from_millis(200);
 /// First bytes later than this may have waited behind a lost packet, which the kernel retransmits after at least
 /// 200 ms.
@@ -356,33 +356,39 @@ const SETTLE_TIME: Duration = Duration::from_secs(2);
 const DEFAULT_RTT: Duration = Duration::from_millis(100);
 /// A receiver's RTT estimate above this is a pause of the sender and not a queue.
 const MAX_RTT: Duration = Duration::from_millis(2000);
-/// Measured with cubic: 132 ms of drain at 40 ms of queueing delay (20 Mbit/s, 100 kB).
+/// Drain in RTTs that include queueing delay. Measured with cubic: 132 ms of drain at 40 ms of queueing delay (20
+/// Mbit/s, 100 kB).
 const DRAIN_IN_RTTS: u32 = 3;
-/// Median drain measured with cubic.
+/// Shortest drain. Our choice: the median of the drains measured with cubic.
 const MIN_DRAIN: Duration = Duration::from_millis(130);
-/// Drain of a full queue on a 1 Mbit/s LTE link: 2 to 3 s.
+/// Longest drain: that of a full queue on a 1 Mbit/s LTE link is 2 to 3 s.
 const MAX_DRAIN: Duration = Duration::from_secs(3);
 /// Additional time after the drain before a subflow is destroyed.
 const FINAL_WAIT: Duration = Duration::from_secs(1);
-/// Measured: the first data after a resumption arrives 3 to 8 ms after an RTT. Doubled for a window that restarts.
+/// Shortest time after which the effect of a resumption is checked, or two RTTs if longer, and longest time for that of
+/// a suspension. Measured: the first data after a resumption arrives 3 to 8 ms after an RTT; a window that restarts
+/// needs another one.
 const RESUME_WAIT: Duration = Duration::from_millis(300);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// A subflow that carries data from 0 ms on, after a handshake with this RTT.
     fn test_subflow(rtt_ms: u64) -> Subflow {
         let rtt = Some(Duration::from_millis(rtt_ms));
         let subflow = EstablishedSubflow { id: SubflowId(1), link: None, initial: true, backup: false, rtt };
         Subflow::new(&subflow, Some(0), Instant::ZERO)
     }
 
+    /// A poll at this time finds `received` bytes in total.
     fn poll(sub: &mut Subflow, ms: u64, received: u64) {
         sub.new_bytes = 0;
         let counters = Counters { received: DataSize::from_bytes(received), ..Counters::default() };
         sub.on_counters(Instant::from_millis(ms), counters, false);
     }
 
+    /// The same, then a check of the priority; `others`: other active subflows have carried data since the last poll.
     fn poll_and_check(sub: &mut Subflow, ms: u64, received: u64, others: bool) -> PriorityVerdict {
         poll(sub, ms, received);
         sub.check_priority(Instant::from_millis(ms), others)

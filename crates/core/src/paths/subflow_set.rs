@@ -3,10 +3,11 @@
 //! Everything that adds, suspends or closes a subflow passes through this component, because three rules hold for
 //! all callers:
 //!
-//! 1. A link is joined only if it is up, its budget is not spent, no other join over it is in progress, and its
-//!    back-off is over.
+//! 1. A link is joined only if it is up, its budget is not spent, the connection can be joined, no other join over
+//!    the link is in progress, and its back-off is over.
 //! 2. The last subflow that is known to work is never closed.
-//! 3. A half-closed connection keeps its subflows, because the kernel adds no new ones to it.
+//! 3. A half-closed connection keeps its subflows, because the kernel adds no new ones to it. Only a spent budget of
+//!    the link takes precedence.
 
 use alloc::vec::Vec;
 

@@ -2,8 +2,8 @@
 //! dips.
 //!
 //! 1. Each sample has the weight of its duration. The median is taken over time, so that a state that has lasted
-//!    less than one of the two seconds does not count yet. A predicted dip must not wake a radio whose promotion
-//!    and tail need as much energy as two megabytes.
+//!    less than one of the two seconds does not count yet. A short dip must not wake another link's radio, whose
+//!    promotion and tail need as much energy as two megabytes.
 //! 2. A path that is no longer used keeps its last rates.
 //! 3. Data that waited behind a gap (a lost packet, a change of address) arrives all at once when the gap is
 //!    closed, at a rate that no link had. After a gap, a sample counts with at most the rate from before it, or the
@@ -44,8 +44,8 @@ impl Gap {
         self.kbps_before.max(u32::try_from(mean).unwrap_or(u32::MAX))
     }
 
-    /// Whether all data that waited behind the gap has arrived: after as long as the gap lasted, or
-    /// [`CATCH_UP_MS`].
+    /// Whether all data that waited behind the gap has arrived: after as long as the gap lasted, but
+    /// after [`CATCH_UP_MS`] at the latest.
     const fn is_over(&self) -> bool {
         self.since_ms >= self.duration_ms || self.since_ms >= CATCH_UP_MS
     }
@@ -61,7 +61,7 @@ struct RateSample {
 impl ThroughputWindow {
     /// Length of the window.
     pub(super) const LENGTH: Duration = Duration::from_millis(2000);
-    /// Number of samples kept: [`Self::LENGTH`] at the usual interval.
+    /// Number of samples kept: [`Self::LENGTH`] at 100 ms each. Shorter samples (of eMPTCP) cover less time.
     const CAPACITY: usize = 20;
 
     pub(super) fn push(&mut self, rate: Bitrate, time: Duration) {
@@ -122,7 +122,7 @@ impl ThroughputWindow {
         bound
     }
 
-    /// Replaces all samples by a rate that was just measured in a trial.
+    /// Replaces all samples by a rate that was just measured in a trial, as one sample of a second.
     pub(super) fn reset_to(&mut self, rate: Bitrate) {
         (self.len, self.gap) = (0, Gap::default());
         self.push(rate, Self::LENGTH / 2);
@@ -223,6 +223,7 @@ mod tests {
     use super::*;
     use crate::units::Ratio;
 
+    /// A window with samples of 100 ms each at these rates in Mbit/s, the newest last.
     fn window_of(rates: impl IntoIterator<Item = u64>) -> ThroughputWindow {
         let mut window = ThroughputWindow::default();
         for rate in rates {

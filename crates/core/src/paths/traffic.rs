@@ -9,11 +9,11 @@ use super::links::direction_index;
 use crate::energy::Direction;
 use crate::units::{DataSize, Duration, Instant, Ratio};
 
-/// Bytes sent at once that count as a new request of a connection that mainly receives. Our choice: less than a
-/// browser's request, more than a window update (HTTP/2 over TLS: 35 bytes each).
+/// Bytes sent between two polls that count as a new request of a connection that mainly receives. Our choice: less
+/// than a browser's request, more than a window update (HTTP/2 over TLS: 35 bytes each).
 const MIN_REQUEST: u64 = 100;
-/// The recent byte counts of both directions are halved when one of them exceeds this. Our choice: κ; a request and its
-/// response are smaller.
+/// The recent byte counts of both directions are halved when one of them exceeds this. Our choice: κ (the
+/// bytes after which another link may be joined); a request and its response are smaller.
 const RECENT_LIMIT: u64 = 1_000_000;
 /// Pause after which a new burst of activity begins.
 pub(super) const BURST_PAUSE: Duration = Duration::from_secs(1);
@@ -21,7 +21,7 @@ pub(super) const BURST_PAUSE: Duration = Duration::from_secs(1);
 /// s, and a lost packet is retransmitted after the same time.
 const RESPONSE_PAUSE: Duration = Duration::from_secs(3);
 /// Share of polls with new bytes from which on a response counts as steady. Our choice: at 120 kbit/s a packet arrives
-/// every 100 ms, as often as the link is polled; small responses over an RTT of 120 ms leave every second poll
+/// every 100 ms, as often as the connection is polled; small responses over an RTT of 120 ms leave every second poll
 /// empty.
 const STEADY_POLLS: Ratio = Ratio::from_percent(75);
 
@@ -37,7 +37,8 @@ pub(super) struct Traffic {
     pub(super) received: DataSize,
     /// Bytes since it was last idle: those of the present burst of activity.
     pub(super) burst_bytes: u64,
-    /// Whether κ or τ has passed (eMPTCP §3.5); with marline's policy, in the present burst.
+    /// Whether further links may be joined, because κ bytes or the time τ have passed (eMPTCP §3.5): since the
+    /// connection was opened, or with marline's policy within one response of the present burst.
     pub(super) is_eligible: bool,
     /// Time at which bytes were last seen.
     pub(super) last_progress: Option<Instant>,
@@ -162,7 +163,7 @@ impl Traffic {
         now.since(self.response.0) >= time && (is_steady || is_queueing)
     }
 
-    /// Sets `is_eligible` when κ bytes or τ seconds have passed (eMPTCP §3.5), so that another link may be joined.
+    /// Sets `is_eligible` when κ bytes or the time τ have passed (eMPTCP §3.5), so that another link may be joined.
     /// With marline's policy they must belong to one response: what a connection carried before a pause says nothing
     /// about what follows, and many small responses over a long RTT are no slow link and end before another radio
     /// saves energy.

@@ -5,8 +5,8 @@
 //!
 //! 1. Only one trial runs at a time, because two would measure each other. All connections use its result.
 //! 2. A result about a slow link beside a fast one is valid for every connection that can use both, for
-//!    [`RESULT_LIFETIME`], doubled each time. A trial that changed nothing is not repeated for [`RETRY_INTERVAL`],
-//!    doubled as well.
+//!    [`RESULT_LIFETIME`], doubled with each trial of the two up to 32-fold. A trial without a conclusive result is not
+//!    repeated for [`RETRY_INTERVAL`], doubled as well.
 
 use alloc::collections::BTreeMap;
 

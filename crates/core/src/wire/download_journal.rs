@@ -10,7 +10,7 @@
 //!         11  zero         u8
 //!         12  length of the validator u32
 //!         16  nonce        u64
-//!         24  total        u64
+//!         24  file size    u64
 //!         32  URL digest   32 bytes
 //!         64  boot id      16 bytes
 //!         80  namespace    u64

@@ -181,7 +181,7 @@ fn check_blackhole(facts: &HostFacts) -> Option<Finding> {
             NAME,
             format!(
                 "MPTCP is off for all new connections, for {seconds} s after packets with its option were lost \
-                 (this happened {times} times since the start of this network)"
+                 (this happened {times} times since this network namespace was created)"
             ),
             remedy,
         )),

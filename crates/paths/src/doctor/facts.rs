@@ -27,7 +27,8 @@ pub struct HostFacts {
     pub mptcp_enabled: Option<String>,
     /// `net.mptcp.path_manager`, or what `pm_type` means; none: a kernel before 5.19.
     pub path_manager: Option<String>,
-    /// Seconds for which the kernel switches MPTCP off after a black hole; none: this kernel does not do that.
+    /// Seconds for which the kernel switches MPTCP off after SYNs with its option were lost (a blackhole in the
+    /// kernel's terms); none: this kernel does not do that.
     pub blackhole_timeout: Option<u64>,
     /// Whether settings below `/proc/sys/net` can be written, which most containers prevent.
     pub has_sysctl_access: bool,
@@ -43,7 +44,7 @@ pub struct HostFacts {
     pub daemon: Option<RunningDaemon>,
     /// Mode that the daemon reports; none: no daemon, or no permission to query it.
     pub daemon_mode: Option<String>,
-    /// Listeners to the kernel's MPTCP events, without marline's daemons.
+    /// Listeners to the kernel's MPTCP events, also marline's daemon, without this process.
     pub event_listeners: Vec<EventListener>,
     /// Endpoints of the kernel's path manager that do not belong to a run, as text; none: they cannot be read.
     pub endpoints: Option<Vec<String>>,

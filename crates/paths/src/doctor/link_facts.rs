@@ -20,7 +20,7 @@ pub struct LinkFacts {
     pub kind: LinkKind,
     /// Whether its traffic costs money, if known.
     pub is_metered: bool,
-    /// Metric of its default route of IPv4, or else of IPv6.
+    /// Metric of its default route of IPv4, or else of IPv6; none: it has neither.
     pub metric: Option<u32>,
     /// The effective `rp_filter`, the maximum of its own setting and that for `all`: 1 strict, 2 loose, 0 off.
     pub rp_filter: u8,
@@ -33,8 +33,8 @@ pub struct LinkFacts {
     pub router_answers: Option<bool>,
 }
 
-/// Gathers facts about each interface with an address and a default route; `link_args` is what the configuration
-/// states about links.
+/// Gathers facts about each interface that is usable, or is unusable only for lack of a default route or because a VPN
+/// has it; `link_args` is what the configuration states about links.
 pub(super) fn gather_links(
     survey: &InterfaceList,
     metered: &MeteredHints,

@@ -9,6 +9,10 @@
 //! 3. Nothing is changed, and without `--probe` no packet leaves the host, except to the routers of links that share
 //!    an address.
 //! 4. What cannot be read for lack of a privilege is no finding.
+//!
+//! - `facts`, `link_facts`: gather facts about the host and about each link
+//! - `checks`, `routes`: findings about the kernel and its settings, and about links
+//! - `probe`: tests MPTCP over each link; `path_mtu`: tests full-sized packets over each link
 
 mod checks;
 mod facts;

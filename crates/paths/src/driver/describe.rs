@@ -27,7 +27,7 @@ pub(super) fn describe_command(command: Command, link: &str, subflows: LinkSubfl
         Command::Join { backup: false, .. } if is_only => format!("join over {link}"),
         Command::Join { backup: true, .. } if is_only => format!("join over {link} as a backup"),
         Command::Join { backup: false, .. } => {
-            format!("join over {link} again, to replace a stalled subflow")
+            format!("join over {link} again: its subflow is stalled, or loses large packets")
         }
         Command::Join { backup: true, .. } => {
             format!("join over {link} a second time, as a probe: its subflow is stalled")
@@ -36,7 +36,7 @@ pub(super) fn describe_command(command: Command, link: &str, subflows: LinkSubfl
         Command::SetBackup { backup: false, .. } => format!("resume {link}"),
         Command::Destroy { .. } if is_only => format!("end the subflow over {link}"),
         Command::Destroy { .. } if subflows.has_older => {
-            format!("end the second subflow over {link}: the probe has shown that the link works")
+            format!("end the second subflow over {link}: the probe or trial is over")
         }
         Command::Destroy { .. } => format!("end the older subflow over {link}"),
     }
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(join(false, 0), "join over wlan0");
         assert_eq!(join(true, 0), "join over wlan0 as a backup");
         assert_eq!(join(true, 1), "join over wlan0 a second time, as a probe: its subflow is stalled");
-        assert_eq!(join(false, 1), "join over wlan0 again, to replace a stalled subflow");
+        assert_eq!(join(false, 1), "join over wlan0 again: its subflow is stalled, or loses large packets");
         let end = |others, has_older| {
             describe_command(
                 Command::Destroy { subflow: SubflowId(0) },
@@ -123,7 +123,7 @@ mod tests {
             )
         };
         assert_eq!(end(0, false), "end the subflow over wlan0");
-        assert_eq!(end(1, true), "end the second subflow over wlan0: the probe has shown that the link works");
+        assert_eq!(end(1, true), "end the second subflow over wlan0: the probe or trial is over");
         assert_eq!(end(1, false), "end the older subflow over wlan0");
     }
 

@@ -90,7 +90,7 @@ fn test_driver(kernel: &FailingKernel) -> Driver<RecordingMachine> {
     Driver::new(log, kernel_sockets, LinkInterfaces::new(&[], false), Mode::DryRun, Box::new(NoHostConfig))
 }
 
-/// Runs the driver until it has replied to a query after this number of kernel queries.
+/// Runs the driver until the kernel has received this number of queries and the driver has then sent a snapshot.
 fn run_until_queries(kernel: &FailingKernel, min_queries: usize) -> Result<(), PathsError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -126,6 +126,7 @@ fn transient_errors_do_not_end_the_run() {
 
 #[test]
 fn permanent_errors_end_the_run_with_one_line() {
+    // EPERM at once, and ENOENT after the first dump.
     let error = run_until_queries(&FailingKernel::failing_with(&[1]), usize::MAX).unwrap_err();
     assert!(matches!(error, PathsError::NotPermitted { .. }), "{error}");
     let error = run_until_queries(&FailingKernel::failing_with(&[0, 0, 0, 0, 2]), usize::MAX).unwrap_err();

@@ -56,6 +56,7 @@ pub(super) struct LinkInterface {
     has_budget: bool,
     /// The interface's last byte counters: received, sent.
     last_counters: Option<(u64, u64)>,
+    /// Traffic since the driver first saw the interface, and the rate received between the last two readings.
     received: DataSize,
     sent: DataSize,
     rate: Bitrate,

@@ -18,7 +18,7 @@
 //!    subflow is to end, and the policy sees the subflow as ended. A join resets the backup flag. A second subflow
 //!    over a link, as a liveness probe, is impossible: the kernel creates one per endpoint.
 //! 7. By default, a server accepts two subflows besides the first, and so does this host. The local limit is raised
-//!    to the number of links.
+//!    to the number of links, at most 8.
 //!
 //! This mode survives the end of the daemon better than the userspace mode, because the kernel continues by itself.
 //! It is coarser: small transfers bear the cost of links that large ones need.
@@ -70,7 +70,7 @@ pub(super) struct KernelPm<'a> {
 }
 
 impl KernelPm<'_> {
-    /// Raises the kernel's subflow limit to the number of links.
+    /// Raises the kernel's subflow limit to the number of links, or to [`MAX_SUBFLOWS`] if there are more.
     ///
     /// # Errors
     /// The kernel refuses it, or the undo log cannot be written.
@@ -494,7 +494,7 @@ fn execute_requests(manager: &PathManager, requests: Vec<Request>) -> Result<Vec
     manager.execute(requests).map_err(|error| CommandError::Other(error.raw_os_error().unwrap_or(0)))
 }
 
-/// `MPTCP_PM_ADDR_MAX`.
+/// The kernel's maximum of that limit, `MPTCP_PM_ADDR_MAX`.
 const MAX_SUBFLOWS: u32 = 8;
 /// Up to this number, subflows are queried one by one. Our choice: above it, a dump of all costs the same.
 const MAX_EXACT_QUERIES: usize = 256;

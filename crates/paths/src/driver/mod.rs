@@ -7,17 +7,19 @@
 //! 1. One thread and one task: an input and the outputs that it causes are handled without interruption.
 //! 2. Commands and polls of one iteration are executed together, after its inputs. Their results are inputs of the
 //!    next round. After a few rounds the other event sources are served.
-//! 3. The first dump adopts connections that are older than the run. The same dump finds what lost events reported,
-//!    and every [`FULL_CHECK_INTERVAL`] what was lost without notice.
+//! 3. The first dump of the kernel's sockets adopts connections that existed before the driver started. Later dumps
+//!    find what lost events reported, and one every 30 s (`schedule`) finds what was lost without notice.
 //! 4. A dry run (`--dry-run`) has no privilege and therefore no events: a dump per second replaces them, and each
 //!    command fails as not permitted.
 //! 5. Transient errors are retried with increasing delays; other errors end the run (`retry`).
 //!
 //! Components: `machine_queue` is the machine with its queued outputs, `sockets` queries the kernel's sockets,
-//! `schedule` knows when tasks and retries are due, `subflow_table` maps subflows of the kernel to ids of the policy, and
-//! `interfaces` does so for links. `kernel_pm` represents all connections as one where the kernel's own path manager is
-//! in charge. The driver itself is in three files: the event loop here, reports of the kernel in `events`, and outputs of
-//! the policy in `commands`.
+//! `schedule` knows when tasks and retries are due, `subflow_table` maps subflows of the kernel to ids of the policy,
+//! and `interfaces` does so for links. `kernel_pm` represents all connections as one where the kernel's own path
+//! manager is in charge. The driver itself is in three files: the event loop here, reports of the kernel in `events`,
+//! and outputs of the policy in `commands`, which `command_requests` translates for the kernel and `describe` for
+//! people. Smaller parts are `address_id` (ids of local addresses), `counters` (a socket's counters in the policy's
+//! form), `hotplug` (links for new interfaces), `retry` (transient errors) and `socket_dump` (a dump of all sockets).
 
 mod address_id;
 mod command_requests;
@@ -69,7 +71,7 @@ pub type PathsRecord = Record<Config, Input, Output>;
 pub trait Policy: Machine<Input = Input, Output = Output> {}
 impl<M: Machine<Input = Input, Output = Output>> Policy for M {}
 
-/// State of one run.
+/// State of one run, from the start of the driver to its end.
 struct Driver<M> {
     machine: MachineQueue<M>,
     mode: Mode,

@@ -61,12 +61,12 @@ impl Schedule {
         is_due
     }
 
-    /// Advances the next full check to this time.
+    /// Moves the next full check to this time if that is earlier.
     pub(super) fn check_fully_at(&mut self, at: Instant) {
         self.next_full_check = self.next_full_check.min(at);
     }
 
-    /// Advances the next full check to shortly after the next permitted dump.
+    /// Moves the next full check to shortly after the next permitted dump if that is earlier.
     pub(super) fn check_fully_after_fallback(&mut self) {
         self.check_fully_at(self.resync_not_before + FALLBACK_CHECK_DELAY);
     }
@@ -137,7 +137,8 @@ const FULL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Delay of the full check after a fallback. Our choice: a host whose servers all lack MPTCP sees fallbacks all the
 /// time.
 const FALLBACK_CHECK_DELAY: Duration = Duration::from_secs(3);
-/// Our choice: a burst of changes (DHCP) counts as one, and a lost carrier is noticed after this time at the latest.
+/// Shortest interval between two surveys after changes. Our choice: a burst of changes (DHCP) counts as one, and a
+/// lost carrier is noticed after this time at the latest.
 const SURVEY_INTERVAL: Duration = Duration::from_millis(50);
 /// Our choice: a crash loses the budget use of this interval, and the load on the disk is negligible.
 const SAVE_INTERVAL: Duration = Duration::from_secs(10);

@@ -61,7 +61,7 @@ pub(super) struct ConnEntry {
     /// Data sequence number of the first received byte. Outer none: not queried yet. Inner none: the kernel does not
     /// report it.
     initial_data_seq: Option<Option<u64>>,
-    /// Received and sent bytes over all subflows at the time of that report.
+    /// Received and sent bytes over all subflows when `totals` was reported.
     path_totals_at_update: (DataSize, DataSize),
     /// Received and sent bytes of ended subflows.
     ended_totals: (DataSize, DataSize),
@@ -96,7 +96,8 @@ pub(super) struct Subflow {
     pub(super) remote: SocketAddr,
     /// Index of its interface; 0: unknown.
     pub(super) interface: u32,
-    /// Its address has id 0.
+    /// Whether it is the connection's initial subflow for the policy: the first one, or after its end another one from
+    /// the same address (id 0).
     pub(super) initial: bool,
     /// The connection began with it. A subflow that joined later from the same address is not meant.
     pub(super) is_first: bool,
@@ -104,6 +105,7 @@ pub(super) struct Subflow {
     pub(super) known_since: Instant,
     pub(super) counters: Counters,
     sampled_at: Option<Instant>,
+    /// Rate received between the last two samples.
     rate: Option<Bitrate>,
 }
 
@@ -386,15 +388,18 @@ impl Subflow {
     }
 }
 
-/// Our choice: the time to read a row of `status` and to type its token.
+/// Age up to which an ended connection can be explained. Our choice: the time to read a row of `status` and to type its
+/// token.
 const ENDED_MAX_AGE: Duration = Duration::from_secs(60);
-/// Our choice: the connections of a web page; some hundred kilobytes at most.
+/// Number of ended connections that are kept. Our choice: the connections of a web page; some hundred kilobytes at
+/// most.
 const MAX_ENDED: usize = 64;
-/// Our choice: half an hour of a busy connection, three kilobytes at most.
+/// Number of decisions kept for each connection. Our choice: half an hour of a busy one, three kilobytes at most.
 const MAX_HISTORY: usize = 32;
-/// Our choice: over a shorter interval the rate reflects bursts rather than the link.
+/// Shortest interval between two samples. Our choice: over a shorter one the rate reflects bursts rather than the link.
 const MIN_SAMPLE_INTERVAL: Duration = Duration::from_millis(5);
-/// Our choice: a rate older than three samples of an idle connection is outdated.
+/// Age after which a rate is not shown any more. Our choice: some polls of an idle connection, which is polled twice a
+/// second as long as there are few.
 const MAX_RATE_AGE: Duration = Duration::from_secs(3);
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! link:
 //!
 //! ```text
-//!  32764  iif lo, ports 53 and 853: main, without its default routes   servers on a LAN or a link, in an office,
-//! behind a VPN's route
+//!  32764  iif lo, ports 53 and 853: main, without its default routes   servers on a LAN or a link, or behind the
+//!                                                                      route of an office or a VPN
 //!  32765  iif lo, ports 53 and 853: table 28004                        one default route for each affected family
 //!  32766  everything: main                                             families without a route in the table
 //! ```

@@ -1,10 +1,10 @@
 //! Gateway of a LAN: passes its TCP connections to the edge and routes its other packets.
 //!
 //! ```text
-//!  LAN ──▶ prerouting: TCP ──▶ TPROXY, mark ──▶ rule 107, local route ──▶ our listener     ──▶ a flow of the edge
-//!                  TCP to private networks that the host has a route to, and
-//!                  all else ──▶ rules 20002, 20003 ──▶ masquerade          ──▶ the chosen link, or the host's
-//!   default route
+//!  LAN ──▶ TCP ──▶ TPROXY, mark ──▶ rule 107, local route ──▶ our listener ──▶ a flow of the edge
+//!      │
+//!      └─▶ TCP to private networks to which the host has a route, and everything else
+//!              ──▶ rules 20002, 20003 ──▶ masquerade ──▶ the chosen link, or the host's default route
 //! ```
 //!
 //! 1. Everything is checked before anything is changed: privilege, interfaces, nft, the kernel.

@@ -1,7 +1,7 @@
 //! Forwarding settings of a host between a LAN and its links, and their restoration.
 //!
-//! 1. Each setting is recorded in a separate undo log (`edge-N.json`) before it is changed. After a crash the first
-//!    recorded value counts.
+//! 1. Each setting is recorded in a separate undo log (`edge-N.json`, N is the number of the network namespace) before
+//!    it is changed. After a crash the first recorded value counts.
 //! 2. A host that forwards IPv6 ignores router advertisements unless `accept_ra=2`. So this is set first for the
 //!    links and for future interfaces. Otherwise each link would lose its default route when its last advertisement
 //!    expires.

@@ -6,7 +6,7 @@
 //!    kernel's own path manager is restored instead.
 //! 3. Kernels before 6.16 represent the path manager as a number (`net.mptcp.pm_type`).
 //! 4. A subflow that joins late keeps the receive buffer of a new socket, as the kernel raises it only when that of
-//!    the whole connection grows (`mptcp_rcv_space_adjust`): 128 KiB, which limits it to 7 Mbit/s at 140 ms.
+//!    the whole connection grows (`mptcp_rcv_space_adjust`): 128 KiB, which limits it to at most 7 Mbit/s at 140 ms.
 //!    Therefore the default receive buffer is raised to [`MIN_DEFAULT_RCVBUF`] (`net.ipv4.tcp_rmem`, which applies to
 //!    IPv6 as well). A larger value is kept. Only the second of its three values is changed. If it cannot be written,
 //!    late subflows are slower, and nothing else happens.

@@ -5,6 +5,11 @@
 //! 1. There are three sockets: for commands, for events, and for sock_diag queries. A reply never waits behind an
 //!    event.
 //! 2. Commands and queries block for the tens of microseconds that the kernel needs; several are sent in one call.
+//!
+//! - `pm_netlink`: commands to the path manager, and its endpoints and limits
+//! - `events`: the path manager's events
+//! - `sock_diag`: queries, dumps and aborts of sockets
+//! - `netstat`: the kernel's MPTCP counters; `fallback`: those that count fallbacks to plain TCP
 
 mod events;
 mod fallback;

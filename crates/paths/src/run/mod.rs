@@ -58,8 +58,8 @@ const MAX_NAME_LEN: usize = 15;
 pub enum StartOutcome {
     /// The command's sockets will be MPTCP sockets.
     Installed {
-        /// Whether set-user-ID programs have no effect in the command: without `CAP_SYS_ADMIN`, a filter requires
-        /// that.
+        /// Whether programs gain no privileges by set-user-ID bits in the command: without `CAP_SYS_ADMIN`, a filter
+        /// requires that.
         no_new_privileges: bool,
     },
     /// They are already, because this process was started by `marline run`. The congestion control is not set then.

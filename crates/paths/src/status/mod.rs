@@ -82,18 +82,18 @@ pub struct StatusCounts {
     pub managed: u64,
     /// Connections that receive data now.
     pub active: u64,
-    /// Open connections that are older than the daemon.
+    /// Open connections that existed before the daemon started.
     pub adopted: u64,
     /// Unmanaged MPTCP connections: opened before the switch of the path manager, or only observed.
     pub unmanaged: u64,
     /// Connections since the start that requested MPTCP and fell back to plain TCP, because the server or a middlebox
     /// does not support it.
     pub fallen_back: u64,
-    /// Open sockets that requested MPTCP and are plain TCP.
+    /// Sockets that requested MPTCP and are plain TCP, at the last dump of all open sockets.
     pub plain_now: u64,
     /// Commands that the kernel executed.
     pub commands: u64,
-    /// Commands that the kernel refused.
+    /// Commands that failed: the kernel refused them, or the link has no suitable address.
     pub refused: u64,
     /// Number of resynchronizations after lost kernel events.
     pub resyncs: u64,
@@ -143,7 +143,7 @@ pub struct Link {
     pub silent: bool,
     /// Number of subflows that may carry data.
     pub active: u64,
-    /// Number of suspended subflows (backups).
+    /// Number of its other subflows, which this host or the peer has made backups.
     pub suspended: u64,
     /// Bytes received over the interface since the start, of all programs.
     pub received_bytes: u64,
@@ -160,7 +160,7 @@ pub struct Link {
     /// Radio state: `idle`, `promotion`, `active` or `tail`; none: the model has no such radio.
     #[serde(default)]
     pub radio: Option<String>,
-    /// Energy of that radio since the start, including the present tail.
+    /// Energy of that radio from the start until now, for all traffic of the link.
     #[serde(default)]
     pub energy_j: Option<f64>,
 }
@@ -175,7 +175,7 @@ pub struct Connection {
     pub server: Option<SocketAddr>,
     /// Time since the daemon first saw it.
     pub age_s: f64,
-    /// Whether it is older than the daemon.
+    /// Whether it existed before the daemon started.
     pub adopted: bool,
     /// Management: `userspace`, `kernel_pm` (together with all others), `predates_switch` (unmanaged: opened before the
     /// path manager was switched) or `dry_run`.
@@ -222,7 +222,7 @@ pub struct Subflow {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SubflowState {
-    /// It carries data.
+    /// It may carry data: neither side has made it a backup.
     Active,
     /// It was made a backup and still receives data: bytes in flight, or the MP_PRIO option was lost.
     Draining,

@@ -88,7 +88,8 @@ async fn connect_mptcp(destination: SocketAddr) -> io::Result<TcpStream> {
     TcpSocket::from_std_stream(socket.into()).connect(destination).await
 }
 
-/// A socket with the forwarder's mark, and the address to connect it to: that of an IPv4 server in IPv6-mapped form.
+/// A socket with the forwarder's mark, and the address to connect it to: for an IPv4 server its IPv4-mapped IPv6
+/// address.
 fn marked_mptcp_socket(destination: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let (socket, destination) = mptcp::mptcp_socket_to(destination)?;
     socket.set_mark(FORWARDER_MARK)?;

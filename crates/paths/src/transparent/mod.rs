@@ -73,10 +73,12 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Our choice: a shell that is left open over night is still connected in the morning. (RFC 5382 section 5 requires at
 /// least 2 h 4 min.)
 const IDLE_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
-/// Our choice: as long as Linux's conntrack keeps half-closed connections, and more than `tcp_fin_timeout`.
+/// Idle timeout of a half-closed connection. Our choice: as long as Linux's conntrack keeps it, and more than
+/// `tcp_fin_timeout`.
 pub const HALF_CLOSED_TIMEOUT: Duration = marline_net::splice::HALF_CLOSED_TIMEOUT;
 
-/// Counters of the forwarder, readable at any time.
+/// Counters of the forwarder since its start, readable at any time. All but [`open`](Self::open) include connections
+/// that have ended.
 #[derive(Debug, Default)]
 pub struct ForwarderCounters {
     open: AtomicU64,

@@ -96,7 +96,7 @@ impl NftTableGuard {
         let status_result = self.process.wait().await;
         NftError::Failed(match status_result {
             Ok(status) => format!(
-                "nft ended unexpectedly ({status}) and its rules were removed: new connections are plain TCP"
+                "nft ended unexpectedly ({status}) and its rules were removed: new connections are not redirected any more"
             ),
             Err(error) => error.to_string(),
         })

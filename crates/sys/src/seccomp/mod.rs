@@ -8,7 +8,8 @@
 //! 1. The filter remains for the life of the thread and is inherited by fork and exec; it cannot be removed.
 //! 2. When the last process under it has ended, [`SeccompListener::next_call`] returns none.
 //! 3. When the last descriptor of the listener is closed, notified calls fail with `ENOSYS`.
-//! 4. A received call waits for its reply and can be interrupted only by death (since kernel 5.19).
+//! 4. A call that the listener has received waits for its reply and can be interrupted only by a fatal signal (since
+//!    kernel 5.19; before, by any signal).
 //!
 //! Requires kernel 5.14, where installing a descriptor and ending the call became one step.
 
@@ -44,21 +45,23 @@ pub struct SyscallNotification {
 pub struct InstalledFilter {
     /// Listener for the handling process.
     pub listener: SeccompListener,
-    /// Whether installation required `PR_SET_NO_NEW_PRIVS`: set-user-ID programs have no effect from now on.
+    /// Whether installation required `PR_SET_NO_NEW_PRIVS`: programs gain no privileges by their set-user-ID bits from
+    /// now on.
     pub no_new_privileges: bool,
 }
 
 /// Installs the filter for the calling thread and its descendants.
 ///
 /// # Errors
-/// `EBUSY` if such a filter is installed already; `EACCES`, `EPERM` if a sandbox forbids filters; `ENOSYS`, `EINVAL`
-/// if the kernel lacks support.
+/// `EBUSY` if a filter with a listener is installed already; `EACCES`, `EPERM` if a sandbox forbids filters; `ENOSYS`,
+/// `EINVAL` if the kernel lacks support; `Unsupported` on an unknown architecture, or if the kernel's structures differ
+/// in size.
 pub fn install_filter() -> io::Result<InstalledFilter> {
     if !are_struct_sizes_known() {
         return Err(io::Error::from(io::ErrorKind::Unsupported));
     }
     match install_with_listener() {
-        // Without CAP_SYS_ADMIN the kernel requires that promise first (seccomp(2)).
+        // Without CAP_SYS_ADMIN the kernel requires the promise to gain no privileges first (seccomp(2)).
         Err(error) if error.raw_os_error() == Some(libc::EACCES) => {
             rustix::thread::set_no_new_privs(true)?;
             Ok(InstalledFilter { listener: install_with_listener()?, no_new_privileges: true })
@@ -100,7 +103,8 @@ impl SeccompListener {
         Self { fd }
     }
 
-    /// Makes the kernel wake the listener on the same CPU (kernel 6.6). Best effort: success is not reported.
+    /// Makes the kernel wake the listener on the CPU of the call, and the caller on that of the listener (kernel 6.6).
+    /// Best effort: success is not reported.
     pub fn enable_sync_wakeup(&self) {
         // SAFETY: this request takes a plain number and no pointer.
         let _ = unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
@@ -146,7 +150,7 @@ impl SeccompListener {
         })
     }
 
-    /// Installs a copy of `fd` in the caller, whose number becomes the result of its call.
+    /// Installs a copy of `fd` in the process that made the call. Its number there becomes the result of the call.
     ///
     /// # Errors
     /// `ENOENT`: the caller has ended. Any other, such as `EMFILE`: it still waits and needs another reply.

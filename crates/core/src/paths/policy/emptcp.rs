@@ -2,11 +2,10 @@
 //! `docs/how-it-works/emptcp.md` describes the paper and the differences.
 //!
 //! 1. The rate of a link (§3.2) is the sum of the Holt-Winters forecasts of all active connections that use it. If no
-//!    connection uses the link, its last sum is kept. A link that was never used counts with 5 Mbit/s, which is also the
-//!    start value of its forecast.
-//! 2. Another link is joined when κ bytes have arrived over the first link or τ has passed since the connection was
-//!    opened. In addition, the connection must not be idle, and the energy information base must not prefer the first
-//!    link alone (§3.5).
+//!    connection uses the link, its last sum is kept. A link that was never used counts with 5 Mbit/s. In the literal
+//!    variants this is also the start value of its forecast, except for the initial link.
+//! 2. Another link is joined when the connection has carried κ bytes or τ has passed since it was opened. In addition,
+//!    the connection must not be idle, and the energy information base must not prefer the first link alone (§3.5).
 //! 3. After the join, the energy information base decides at every sample whether the other link is suspended or
 //!    resumed (MP_PRIO). As a hysteresis, it changes the links only when a rate is 10 % beyond the threshold (§3.4).
 //! 4. Each variant is a [`Policy`]:
@@ -37,7 +36,7 @@
 //!   ([`Subflow::handshake_rtt`](crate::paths::subflow::Subflow::handshake_rtt) was changed for stall detection.) Over
 //!   bad Wi-Fi, `emptcp-settled` therefore stops using LTE too early.
 //! - Each connection waits for κ or τ, although §3.5 requires no delay while a cellular interface is active.
-//! - The 10 %, κ, τ, 5 Mbit/s and the parameters of the forecast cannot be set.
+//! - The 10 %, κ, τ, 5 Mbit/s and the parameters of the forecast cannot be set by the user.
 
 use super::input::{Decision, PolicyInput};
 use crate::energy::{BestLinks, EnergyInfoBase};

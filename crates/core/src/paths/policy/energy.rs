@@ -20,7 +20,8 @@
 //!    link slow. They are medians over two seconds, so that a dip does not wake a radio.
 //! 5. A change must save [`MIN_SAVING`] of all that is expected, in addition to its own cost; this corresponds to
 //!    eMPTCP's 10 % of a rate, in joules. A set that costs no more must be faster instead ([`MIN_SPEEDUP`]).
-//!    Changes are at least [`MIN_DWELL`] apart, except for failed links.
+//!    Changes are at least [`MIN_DWELL`] apart, except for failed links and at the end of a reprobe (a short
+//!    measurement of the initial link on standby, see [`super::hol_guard`]).
 //! 6. A link that would hold up a faster one adds nothing (see [`super::hol_guard`]). A single link may take longer
 //!    than several, for the sake of energy; that is the purpose of this goal. A set without the initial link may
 //!    contain only links whose rates were measured.
@@ -257,7 +258,7 @@ struct CostModel<'a> {
     expected: DataSize,
     /// Whether the transfer counts as bulk.
     is_bulk: bool,
-    /// Result of the last reprobe.
+    /// Link and rate of the last reprobe, if they still count.
     reprobe_result: Option<(usize, Bitrate)>,
 }
 

@@ -10,8 +10,9 @@
 //! 1. A link whose rate is below a limit, as a share of the fastest one's, adds nothing to a set. The limit comes
 //!    from trials, and is a seventh without them (see [`super::super::trial_cache`]). Energy alone would leave such a
 //!    link out at about the same limit (the LTE-only threshold of `emptcp-s3` is 0.14 to 0.17 of LTE's rate).
-//! 2. What the fast path can carry alone is unknown while a slow one holds it up. If the slow paths carry less than
-//!    a fifth, or all paths carry less than the best one did alone, the fast path is tried alone ([`TRIAL_TIME`]).
+//! 2. What the fast path can carry alone is unknown while a slow one holds it up. If the slow paths together carry at
+//!    most a fifth of the fast one's rate, or all paths carry less than 90 % of what the best one did alone, the fast
+//!    path is tried alone ([`TRIAL_TIME`]).
 //!    If it then carries [`MIN_SOLO_GAIN`] of what all carried (with the goal of throughput: as much), the slow
 //!    paths' share becomes the limit.
 //! 3. A link that was never measured is first used alone if the initial link is no faster than the assumed rate:
@@ -20,9 +21,9 @@
 //!    destroyed, the data comes over the new link. Only one connection makes this first use at a time, and the
 //!    others use the whole set at once. An initial link that has slowed down may slow further: it carries beside
 //!    the new link only after a reprobe has measured its present rate.
-//! 4. During a trial, and if a slow link is left out, its subflow is destroyed and not suspended: data in its queue
-//!    (2 to 3 s at 1 Mbit/s) would otherwise continue to hold up the others; after closing, it is sent again over
-//!    them.
+//! 4. If a slow link is left out, and during a solo trial for the goal of energy, the subflow of a link that does not
+//!    carry is destroyed and not suspended: data in its queue (2 to 3 s at 1 Mbit/s) would otherwise continue to hold
+//!    up the others; after closing, it is sent again over them.
 //! 5. The initial link is not observed while it is on standby. Every [`MIN_REPROBE_INTERVAL`] or more it carries
 //!    data for a moment, until enough has arrived to know its rate. The longer it has been bad, the longer it is
 //!    expected to stay so (as with sizes: rule 2 of [`super::energy`]), and the less often it is reprobed.
@@ -40,12 +41,15 @@ use crate::units::{Bitrate, DataSize, Duration, Instant, Ratio};
 
 /// Rule 2. A fast path that is held up seems slower than it is, so that a fifth observed is less in reality.
 const MUCH_FASTER: u64 = 5;
+/// Rule 2. Share of the best rate that one path had alone, below which all paths together seem held up.
 const WORSE_THAN_SOLO: Ratio = Ratio::from_ppm(900_000);
-/// How long both are observed before one is tried; twice as long for the goal of energy. Our choice: where a fast
-/// initial link becomes slow and another one joins, data that waits at the server stalls both for up to 3 s, once.
+/// How long several links carry together before one of them is tried alone; twice as long for the goal of energy. Our
+/// choice: where a fast initial link becomes slow and another one joins, data that waits at the server stalls both for
+/// up to 3 s, once.
 const MIN_OBSERVATION: Duration = Duration::from_secs(2);
-/// Duration of a trial: the drain, slow start, and enough time for a mean. Our choice: ten RTTs of 150 ms.
+/// Duration of a solo trial: the drain, slow start, and enough time for a mean. Our choice: ten RTTs of 150 ms.
 const TRIAL_TIME: Duration = Duration::from_millis(1500);
+/// Rule 2, for the goal of energy: the fast path alone must carry 8 % more than all together did.
 const MIN_SOLO_GAIN: Ratio = Ratio::from_ppm(1_080_000);
 /// Upper bound of a limit found by a trial.
 const MAX_LIMIT: Ratio = Ratio::from_percent(50);
@@ -64,7 +68,9 @@ const MIN_REPROBE_INTERVAL: Duration = Duration::from_secs(4);
 /// phase is detected, as a share of its length. Our choice: a quarter. Below it, the longest interval.
 const REPROBE_DIVISOR: u32 = 4;
 const MAX_REPROBE_INTERVAL: Duration = Duration::from_secs(30);
-/// Duration of a reprobe, and the number of bytes that ends it earlier: ten times the first window and a queue.
+/// Duration of a reprobe from its first bytes on, and the number of bytes that ends it earlier, after a third of the
+/// time: ten times the first congestion window and a queue. In any case it ends after twice the
+/// time since its start.
 const MAX_REPROBE_TIME: Duration = Duration::from_millis(700);
 const REPROBE_BYTES: DataSize = DataSize::from_kib(256);
 
@@ -79,6 +85,7 @@ pub(in crate::paths) struct TrialState {
     pub(in crate::paths) result: Option<TrialResult>,
     /// Reprobe in progress: its start, and the bytes that the initial link had carried by then.
     pub(in crate::paths) reprobe: Option<(Instant, u64)>,
+    /// Time before which no reprobe starts.
     pub(in crate::paths) next_reprobe: Instant,
     /// Time since when the initial link is on standby, and the result of the last reprobe.
     pub(in crate::paths) standby_since: Option<Instant>,
@@ -411,12 +418,13 @@ impl TrialState {
 }
 
 /// Limit below which a slow link holds up a fast one, if it did so with these rates: a fifth above the observed
-/// share.
+/// share, between [`DEFAULT_LIMIT`] and [`MAX_LIMIT`].
 fn hold_up_limit(slow: Bitrate, fast: Bitrate) -> Ratio {
     Ratio::of(slow.bits_per_sec().saturating_mul(6) / 5, fast.bits_per_sec()).min(MAX_LIMIT).max(DEFAULT_LIMIT)
 }
 
-/// Limit above which a slow link helps, if it did so with these rates. Our choice: a third of the observed share.
+/// Limit above which a slow link helps, if it did so with these rates. Our choice: a third of the observed share, at
+/// most [`DEFAULT_LIMIT`].
 fn help_limit(slow: Bitrate, fast: Bitrate) -> Ratio {
     Ratio::of(slow.bits_per_sec() / 3, fast.bits_per_sec()).min(DEFAULT_LIMIT)
 }

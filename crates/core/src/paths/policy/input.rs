@@ -92,7 +92,8 @@ impl PolicyInput<'_> {
         links.iter().filter_map(|index| self.subflows.path(index)?.throughput.mean(time)).sum()
     }
 
-    /// Whether the rate of these links still grows: an opening window must not be taken for the effect of a trial.
+    /// Whether the rate of these links still grows: an opening congestion window must not be taken for the effect of a
+    /// trial.
     pub(super) fn is_growing(&self, links: LinkSet) -> bool {
         self.combined_rate(links, ThroughputWindow::LENGTH / 2)
             > self.combined_rate(links, ThroughputWindow::LENGTH).share(GROWTH)
@@ -106,6 +107,6 @@ pub(super) fn has_slowed(host: &HostState, subflows: &SubflowSet, link: usize) -
     host_link.rate(&host.config, host.now) < path.best_solo_rate.share(SLOWED_SHARE)
 }
 
-/// Growth of the last second's rate over that of the last two, above which a window is still opening. Our choice:
-/// half of what counts as a gain.
+/// Growth of the last second's rate over that of the last two, above which a congestion window is still opening. Our
+/// choice: half of what counts as a gain (8 %, see [`super::hol_guard`]).
 const GROWTH: Ratio = Ratio::from_ppm(1_040_000);

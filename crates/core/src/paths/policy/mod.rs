@@ -2,7 +2,14 @@
 //!
 //! The result is a [`Decision`] with its reason; [`super::reconcile`] executes it. Common to all policies: a link
 //! is usable if it is up, its budget is not spent, its path is not dead, and it has a subflow or may be joined. If
-//! no link is usable, everything stays as it is.
+//! there is none, links with a subflow and a dead path count as usable, and if there is none of them either,
+//! everything stays as it is.
+//!
+//! - `emptcp`: the published eMPTCP, in three readings
+//! - `energy`: marline's policy for the goals of energy and, among the unmetered links, of cost
+//! - `speed`: marline's policies for the goals of throughput and latency
+//! - `hol_guard`: trials that show whether a slow link helps or holds the others up
+//! - `input`: what policies see, and the form of their decision
 
 mod emptcp;
 mod energy;

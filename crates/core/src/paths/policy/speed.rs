@@ -3,8 +3,8 @@
 //! Throughput: every link joins at once. Trials show whether several links together beat the best one (see
 //! [`super::hol_guard`]):
 //!
-//! 1. A path that is so slow that it would hold up a fast one is left out early, once its window is open, in terms
-//!    of its own RTTs ([`is_window_open`]). The fast path's window need not be open, and its highest rate
+//! 1. A path that is so slow that it would hold up a fast one is left out early, once its congestion window is open,
+//!    in terms of its own RTTs ([`is_window_open`]). The fast path's window need not be open, and its highest rate
 //!    counts, because its pauses are caused by the slow one. The slow subflow is destroyed and not suspended: data
 //!    that the server has queued on it (measured: up to 6.5 MB on the initial subflow) would arrive over it late,
 //!    and hold up everything behind. Data of a destroyed subflow is sent again over the others.
@@ -14,9 +14,9 @@
 //!    from an outage is not judged before it has carried data for two seconds (see [`super::super::outage`]).
 //! 3. It is used again without a trial when the others have become so slow that it would be missed.
 //!
-//! Latency: the path with the shortest RTT carries alone, and every other link is joined as a backup, which can
-//! take over at once. Real redundancy would need a scheduler that sends each segment twice; the scheduler belongs
-//! to the sender and cannot be requested.
+//! Latency: the path with the shortest RTT (the shortest ever seen on it, without queueing) carries alone, and every
+//! other link is joined as a backup, which can take over at once. Real redundancy would need a scheduler that sends
+//! each segment twice; the scheduler belongs to the sender and cannot be requested.
 
 use super::hol_guard::TrialState;
 use super::input::{Decision, PolicyInput};

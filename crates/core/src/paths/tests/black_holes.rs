@@ -11,6 +11,8 @@ use crate::paths::traffic::Traffic;
 use crate::paths::*;
 use crate::units::{DataSize, Instant};
 
+/// A connection with endless data that has just begun on Wi-Fi, with the goal of throughput; both links carry 4 Mbit/s.
+/// `path_mtus`: links that lose packets larger than this many bytes; all others carry 1500.
 fn world(upload: bool, path_mtus: &[(LinkId, u16)]) -> (World, ConnId) {
     let mut world = World::new(Config { goal: Goal::Speed, short_queues: upload, ..config() });
     [WIFI, LTE].into_iter().for_each(|link| world.set_rate(link, 4.0));
@@ -20,6 +22,7 @@ fn world(upload: bool, path_mtus: &[(LinkId, u16)]) -> (World, ConnId) {
     (world, conn)
 }
 
+/// Mbit/s that a link carries during the next second.
 fn measured_mbps(world: &mut World, link: LinkId) -> f64 {
     let before = world.received(link);
     world.run(1.0);
@@ -36,6 +39,7 @@ fn a_link_with_a_smaller_path_mtu_carries_within_two_seconds() {
     for (upload, reports_seq, small_passes) in
         [(true, true, false), (false, true, false), (false, true, true), (false, false, false)]
     {
+        // The path MTU, the MTU that is found, and the seconds within which the link carries.
         for (most, mtu, time) in [(1428, 1280, 2.0), (1280, 1280, 2.0), (1100, 1024, 4.5)] {
             // For downloads without sequence numbers, only the first step is detected.
             if !upload && !reports_seq && most < 1280 {

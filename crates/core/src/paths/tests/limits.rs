@@ -8,6 +8,7 @@ use crate::units::{DataSize, Duration, Instant};
 
 use alloc::vec::Vec;
 
+/// A world without connections: budgets in bytes and rates in Mbit/s of Wi-Fi and LTE, of which LTE is metered.
 fn world(policy: Policy, goal: Goal, budgets: [Option<u64>; 2], rates: [f64; 2]) -> World {
     let mut config = Config { policy, goal, ..config() };
     for (link_config, budget) in config.links.iter_mut().zip(budgets) {
@@ -64,7 +65,7 @@ fn a_budget_counts_all_traffic_of_the_interface() {
             sent: DataSize::from_bytes(sent),
         };
         let left = |world: &World| world.paths.link_statuses().find_map(|link| link.budget_left).unwrap().bytes();
-        // Traffic before the first reading does not belong to this run.
+        // Traffic before the first reading does not count.
         world.handle(traffic(500_000_000, 70_000_000));
         assert_eq!(left(&world), 10_000_000);
         world.now += Duration::from_secs(1);

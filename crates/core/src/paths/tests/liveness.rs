@@ -2,6 +2,7 @@
 
 use super::test_world::*;
 
+/// A world without connections: Wi-Fi carries 16 Mbit/s and LTE 8, with the goal of energy.
 fn world() -> World {
     let mut world = World::new(config());
     world.set_rate(WIFI, 16.0);

@@ -7,6 +7,7 @@ use crate::units::DataSize;
 
 use alloc::vec::Vec;
 
+/// A world without connections, with the rates of both links in Mbit/s and the goal of energy.
 fn world(wifi: f64, lte: f64) -> World {
     let mut world = World::new(config());
     world.set_rate(WIFI, wifi);

@@ -6,6 +6,7 @@ use crate::link::{LinkId, LinkKind};
 use crate::paths::*;
 use crate::units::{DataSize, Instant};
 
+/// A world without connections, with the rates of both links in Mbit/s and the goal of energy.
 fn world(wifi: f64, lte: f64) -> World {
     let mut world = World::new(config());
     world.set_rate(WIFI, wifi);

@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 /// How a link fails and recovers.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Outage {
-    /// The interface goes down; its subflows stay.
+    /// The interface goes down; the kernel keeps its subflows.
     Down,
     /// The interface is removed, and its subflows with it.
     Removed,
@@ -20,9 +20,11 @@ enum Outage {
 
 const OUTAGES: [Outage; 3] = [Outage::Down, Outage::Removed, Outage::Silent];
 
+/// A connection with endless data over two links. Each scenario begins 15 s after it was opened on Wi-Fi.
 struct Scenario {
     goal: Goal,
     upload: bool,
+    /// Mbit/s of Wi-Fi and LTE.
     rates: [f64; 2],
 }
 

@@ -6,6 +6,7 @@ use crate::paths::*;
 
 use alloc::vec::Vec;
 
+/// A world without connections, with the rates of both links in Mbit/s; marline's policy has the goal of energy.
 fn world(policy: Policy, wifi: f64, lte: f64) -> World {
     let mut world = World::new(Config { policy, ..config() });
     world.set_rate(WIFI, wifi);

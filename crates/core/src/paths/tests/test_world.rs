@@ -66,17 +66,19 @@ struct ServerSent {
     retransmit_at: Instant,
 }
 
+/// One machine, its links and the server of all its connections.
 pub(super) struct World {
     pub(super) paths: Paths,
     pub(super) now: Instant,
     rtt: BTreeMap<LinkId, Duration>,
+    /// Bytes per second that each link carries for all connections together; a link without a rate carries nothing.
     rates: BTreeMap<LinkId, f64>,
     subflows: BTreeMap<SubflowId, TestSubflow>,
     /// Connections that send instead of receive.
     pub(super) uploads: BTreeSet<ConnId>,
     /// Bytes of requests sent so far.
     request_bytes: BTreeMap<ConnId, u64>,
-    /// Bytes that each connection has yet to send.
+    /// Bytes that are yet to be sent on each connection.
     unsent: BTreeMap<ConnId, f64>,
     scheduled: BTreeMap<(Instant, u64), Input>,
     next: u64,
@@ -86,7 +88,7 @@ pub(super) struct World {
     /// Each MTU that was requested, and the log lines about them.
     pub(super) mtu_steps: Vec<(Instant, Option<u16>)>,
     pub(super) mtu_log: Vec<String>,
-    /// Connections whose server sends at most this many bytes per second, all of it over Wi-Fi.
+    /// Connections whose server sends at most this many bytes per second and subflow, all of it over Wi-Fi.
     pub(super) rate_limits: BTreeMap<ConnId, f64>,
     sent: BTreeMap<ConnId, ServerSent>,
     /// Whether the kernel reports data sequence numbers.
@@ -101,6 +103,7 @@ pub(super) struct World {
     pub(super) lost_priorities: u32,
     /// Link to which these losses are limited; `None`: all links.
     pub(super) lost_priorities_link: Option<LinkId>,
+    /// Links over which the server resets further subflows 36 ms after their handshake.
     pub(super) refusing: BTreeSet<LinkId>,
     /// Whether the server at once resets a second subflow over a link.
     pub(super) refuses_second: bool,
@@ -148,6 +151,7 @@ impl TestSubflow {
 }
 
 impl World {
+    /// Starts at time 0 with Wi-Fi (RTT 30 ms) and LTE (60 ms) up, without rates and without connections.
     pub(super) fn new(config: Config) -> Self {
         let mut paths = Paths::new(config);
         for link in [WIFI, LTE] {
@@ -199,6 +203,8 @@ impl World {
         self.rtt.insert(link, Duration::from_millis(ms));
     }
 
+    /// Opens a connection whose initial subflow is on `link` and over which the server sends `bytes` at once, as fast
+    /// as the links carry them (or this host, if the connection is in `uploads`).
     pub(super) fn open(&mut self, token: u32, link: LinkId, bytes: u64) -> ConnId {
         self.open_to(token, link, bytes, false)
     }
@@ -512,6 +518,7 @@ impl World {
         }
     }
 
+    /// Lets this much time pass, in steps of 10 ms.
     pub(super) fn run(&mut self, seconds: f64) {
         let end = self.now + Duration::from_secs_f64(seconds);
         while self.now < end {
@@ -552,7 +559,8 @@ impl World {
         }
     }
 
-    /// Runs until all data has arrived; returns the duration in seconds.
+    /// Runs until all data has arrived, at most for `seconds`; returns the duration in seconds, or infinity if no
+    /// connection has received all its data.
     pub(super) fn finish(&mut self, seconds: f64) -> f64 {
         let begin = self.now;
         while self.unsent.values().any(|left| *left > 0.0) && self.now.since(begin).as_secs_f64() < seconds {
@@ -565,6 +573,7 @@ impl World {
         self.paths.energy_until_idle(self.now).total().as_joules_f64()
     }
 
+    /// Bytes that all connections together have carried over a link, in both directions, by the machine's count.
     pub(super) fn received(&self, link: LinkId) -> u64 {
         self.paths.link_statuses().find(|view| view.link == link).map_or(0, |view| view.carried.bytes())
     }

@@ -93,7 +93,8 @@ impl<'a> Iterator for Attributes<'a> {
 }
 
 impl Request {
-    /// Appends one attribute. Values over 64 KiB cannot be encoded and are dropped; marline writes none of that size.
+    /// Appends one attribute. A value over 65,531 bytes cannot be encoded, and its attribute is left out; marline
+    /// writes none of that size.
     pub(super) fn attribute(&mut self, kind: u16, value: &[u8]) {
         let Ok(length) = u16::try_from(HEADER_LEN + value.len()) else { return };
         self.bytes.extend_from_slice(&length.to_ne_bytes());

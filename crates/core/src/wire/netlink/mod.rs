@@ -3,7 +3,7 @@
 //! The bytes of a netlink socket parse into values: from the routing table [`Link`], [`Address`], [`Route`] and rules;
 //! from generic netlink [`GenlFamily`] and MPTCP's path manager ([`mptcp`]); from sock_diag the state of other
 //! programs' sockets ([`diag`]); from netfilter queued packets ([`nfqueue`]). In the other direction a [`Request`]
-//! contains the bytes that query or change them.
+//! contains the bytes that query or change them; [`nftables`] builds requests for rulesets.
 //!
 //! 1. Integers are in host byte order, as in the kernel, with exceptions noted at each format. Addresses are in network
 //!    order.
@@ -48,11 +48,12 @@ const HEADER_LEN: usize = 16;
 /// One message of a reply or event, with its body unparsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// Message type: one of the constants of [`kind`].
+    /// Message type. In the routing table's protocol one of the constants of [`kind`]; the other protocols have
+    /// numbers of their own (generic netlink: the id of the family), except for `ERROR` and `DONE`.
     pub kind: u16,
     /// Header flags (`NLM_F_…`).
     pub flags: u16,
-    /// Sequence number of the request that it replies to; 0 for an event.
+    /// Sequence number of the request that it replies to; usually 0 for an event.
     pub sequence: u32,
     /// The bytes that follow the header.
     pub body: &'a [u8],
@@ -85,7 +86,8 @@ impl<'a> Iterator for Messages<'a> {
     }
 }
 
-/// Message types that marline uses (`linux/rtnetlink.h`).
+/// Message types that marline uses: `ERROR` and `DONE` of every protocol (`linux/netlink.h`), the others of the routing
+/// table (`linux/rtnetlink.h`).
 pub mod kind {
     /// The response to a request: an error number, 0 for success.
     pub const ERROR: u16 = 2;

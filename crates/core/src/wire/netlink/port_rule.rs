@@ -36,7 +36,8 @@ pub enum Port {
 }
 
 impl PortRule {
-    /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
+    /// Parses a message of kind `NEW_RULE`; `None` for any other message, and for rules that select no table or lack
+    /// the loopback, the transport or exactly one single port. Further selectors are ignored.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let (mut is_loopback, mut transport, mut ports) = (false, None, [None; 2]);
         let common = RuleCommon::parse(message, |attribute| match attribute.kind {

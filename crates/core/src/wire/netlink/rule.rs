@@ -31,7 +31,8 @@ impl SourceRule {
         Self { source, oif: None, table, priority, suppress_prefixlength: None, protocol: 0 }
     }
 
-    /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
+    /// Parses a message of kind `NEW_RULE`; `None` for any other message, and for rules that match no source or select
+    /// no table. Further selectors (such as a mark) are ignored: the caller recognizes its rules by the other fields.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let (mut source, mut device) = (None, None);
         let common = RuleCommon::parse(message, |attribute| match attribute.kind {
@@ -99,7 +100,9 @@ pub struct IifRule {
 }
 
 impl IifRule {
-    /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
+    /// Parses a message of kind `NEW_RULE`; `None` for any other message, and for rules that match no interface or
+    /// select no table. Further selectors (such as a port) are ignored: the caller recognizes its rules by the other
+    /// fields.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let mut interface = None;
         let common = RuleCommon::parse(message, |attribute| {

@@ -1,7 +1,7 @@
 //! Transparent proxy routing: a rule and a route that deliver marked packets locally, whatever their destination.
 //!
 //! A [`TproxyRoute`] consists of a mark, a table and a rule priority. It builds the requests that add and remove the
-//! rule and its one route, and parses such rules.
+//! rule and its one route, and parses such rules. The rule alone also selects an ordinary table for marked packets.
 //!
 //! The rule matches the mark alone (`ip rule add fwmark MARK lookup TABLE`, optionally with `suppress_prefixlength`).
 //! The route matches every destination (`ip route add local default dev lo table TABLE`). A socket bound to a device
@@ -27,7 +27,8 @@ pub struct TproxyRoute {
 }
 
 impl TproxyRoute {
-    /// Parses a message of kind `NEW_RULE`; `None` for any other message and for rules of a different form.
+    /// Parses a message of kind `NEW_RULE`; `None` for any other message, and for rules that match no mark or select no
+    /// table. Further selectors are ignored: the caller recognizes its rules by the other fields.
     pub fn parse(message: &Message<'_>) -> Option<Self> {
         let body = message.body;
         if message.kind != kind::NEW_RULE || u8_at(body, 7)? != TO_TABLE {

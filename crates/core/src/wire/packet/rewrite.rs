@@ -70,7 +70,8 @@ impl<'a> Rewrite<'a> {
         from > 0
     }
 
-    /// Replaces each SACK block by the result of `keep`, or removes it. Returns the number of remaining blocks.
+    /// Replaces each SACK block by the result of `map_block`, or removes it on `None`. Returns the number of remaining
+    /// blocks.
     ///
     /// The remaining blocks move together in their order; no-operations fill the rest.
     pub fn map_sack_blocks(&mut self, mut map_block: impl FnMut(SeqRange) -> Option<SeqRange>) -> usize {

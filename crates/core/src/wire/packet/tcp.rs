@@ -50,12 +50,12 @@ impl Flags {
         self.0
     }
 
-    /// Whether all of `these` are set.
+    /// Whether all of `flags` are set.
     pub const fn contains(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
     }
 
-    /// Whether at least one of `these` is set.
+    /// Whether at least one of `flags` is set.
     pub const fn has_any(self, flags: Self) -> bool {
         self.0 & flags.0 != 0
     }

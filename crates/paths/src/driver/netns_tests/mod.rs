@@ -133,10 +133,12 @@ fn mptcp_socket(address: SocketAddr) -> Socket {
     Socket::new(domain, Type::STREAM, Some(Protocol::from(262))).unwrap()
 }
 
-/// Number of bytes of a server that then closes.
+/// Number of bytes that the server sends in response to `e`, after which it closes its direction.
 const FINITE_RESPONSE_LEN: usize = 150_000;
 
-/// Starts a server in its namespace that sends to each client as long as that reads. It ends with the process.
+/// Starts a server in its namespace, which ends with the process. Each byte of a client selects what it does: `u` reads
+/// everything, `d` sends as long as the client reads, `p` sends 2 Mbit/s, `e` sends [`FINITE_RESPONSE_LEN`] bytes and
+/// closes its direction; to any other byte it replies with one byte.
 fn start_server(netns: &NetNs, address: &str) -> SocketAddr {
     let address: SocketAddr = address.parse().unwrap();
     let listener = netns
@@ -533,7 +535,7 @@ impl RunningDriver {
         }
     }
 
-    /// The next connection after `index` earlier ones, with its first subflow.
+    /// The connection that was opened after `index` earlier ones, with its initial subflow.
     fn wait_for_connection(&self, index: usize) -> (ConnId, EstablishedSubflow) {
         self.wait_for_input("a connection", |inputs| {
             let mut conns = inputs.iter().filter_map(|input| match input {
@@ -550,7 +552,7 @@ impl RunningDriver {
         })
     }
 
-    /// The newest subflow over a link.
+    /// A subflow over a link that is not among the `known` ones.
     fn wait_for_subflow(&self, conn: ConnId, link: LinkId, known: &[SubflowId]) -> EstablishedSubflow {
         self.wait_for_input("a subflow", |inputs| {
             inputs.iter().find_map(|input| match input {

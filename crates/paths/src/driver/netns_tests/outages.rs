@@ -60,12 +60,12 @@ fn subflow_bytes(snapshot: &Snapshot, link: LinkId) -> BTreeMap<SubflowId, u64> 
     link_subflows.map(|sub| (sub.id, sub.counters.received.bytes() + sub.counters.sent.bytes())).collect()
 }
 
-/// Waits until a link has carried this number of bytes more than in `before`.
+/// Waits until a link has carried this number of bytes more than at the time of the call, in both directions together.
 pub(super) fn wait_for_link_bytes(driver: &RunningDriver, link: LinkId, bytes: u64, description: &str) {
     wait_for_bytes(driver, &[link], bytes, description);
 }
 
-/// Waits for bytes over these links together.
+/// As [`wait_for_link_bytes`], for the sum of several links.
 fn wait_for_bytes(driver: &RunningDriver, links: &[LinkId], bytes: u64, description: &str) {
     let bytes_by_subflow = |snapshot: &Snapshot| -> BTreeMap<SubflowId, u64> {
         links.iter().flat_map(|link| subflow_bytes(snapshot, *link)).collect()
@@ -110,7 +110,7 @@ fn check_both_links_return(outage: Outage, upload: bool, outage_time: Duration) 
                     "a destroyed subflow sends again what others have delivered"
                 );
             }
-            // Ten seconds at half of its rate: by then it was evaluated, and it is still used.
+            // Six seconds at half of its rate: by then it was evaluated, and it is still used.
             wait_for_link_bytes(&driver, link, 8_000_000, "bytes over the link after it was judged");
         }
         drop(client);

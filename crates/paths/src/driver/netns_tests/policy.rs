@@ -26,7 +26,7 @@ pub(super) fn wait_for_snapshot(
     }
 }
 
-/// Bytes of the subflows over a link, by the last sample.
+/// Bytes received by the subflows over a link, by the last sample.
 fn received_over(snapshot: &Snapshot, link: LinkId) -> u64 {
     let subflows = snapshot.connections.iter().flat_map(|conn| &conn.subflows);
     subflows.filter(|sub| sub.link == Some(link)).map(|sub| sub.counters.received.bytes()).sum()

@@ -34,12 +34,14 @@ pub(in super::super) enum AddressScope {
     Internet,
 }
 
-/// Result of a match, in ascending order of certainty.
+/// Whether a match applies to the packets for which a [`Packet`] stands. The order is that of precedence: of several
+/// matches of a rule the lowest counts, of several values of a match the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum MatchResult {
     No,
-    /// It applies to some packets of this kind.
+    /// It applies to some of these packets, such as those to one port.
     Sometimes,
+    /// Unknown, because the match cannot be interpreted.
     Maybe,
     Yes,
 }

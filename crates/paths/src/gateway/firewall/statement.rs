@@ -11,7 +11,7 @@ pub(super) enum Statement {
         is_negated: bool,
         rhs: Value,
     },
-    /// It applies to some packets of each connection or LAN.
+    /// A match that applies to some of the packets in question, such as those to one port.
     SometimesMatch,
     /// Whether it applies is unknown.
     UnknownMatch,

@@ -42,12 +42,12 @@ impl Endpoint {
         self.command(family, ADD_ADDR)
     }
 
-    /// The command that removes it by its id. Its subflows are closed.
+    /// The command that removes the endpoint with this id. Its subflows are closed.
     pub fn delete(&self, family: u16) -> Request {
         self.command(family, DEL_ADDR)
     }
 
-    /// The command that sets or clears the backup flag of its subflows, by address.
+    /// The command that gives the endpoint with this address, and its subflows, the backup flag of `self`.
     pub fn set_backup(&self, family: u16) -> Request {
         self.command(family, SET_FLAGS)
     }
