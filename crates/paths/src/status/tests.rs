@@ -1,6 +1,8 @@
-use marline_core::energy::{ConcurrentDraw, Model, PowerCurve, RadioModel};
+//! What a status shows of a snapshot and a policy, and how it is serialized.
+
 use std::time::Duration;
 
+use marline_core::energy::{ConcurrentDraw, Model, PowerCurve, RadioModel};
 use marline_core::link::LinkId;
 use marline_core::paths::{Config, ConnId, Counters, LinkConfig, Paths, SubflowId};
 use marline_core::units::{Bitrate, DataSize, EnergyPerBit, Instant, Power};

@@ -2,8 +2,8 @@
 //!
 //! 1. [`Config::spare_connections`](super::Config::spare_connections) connections to the first working relay are kept open. A flow takes
 //!    the oldest one that is still usable, and a replacement is opened at once. They are replaced before the relay closes them
-//!    ([`spares::MAX_SPARE_AGE`]). A relay that closes them earlier drains, or no longer accepts the edge; then the next attempt follows
-//!    after [`MIN_PAUSE`], growing to [`MAX_PAUSE`]. They are dropped when new connections begin over another link than before.
+//!    (`MAX_SPARE_AGE`). A relay that closes them earlier drains, or no longer accepts the edge; then the next attempt follows after
+//!    [`MIN_PAUSE`], growing to [`MAX_PAUSE`]. They are dropped when new connections begin over another link than before.
 //! 2. If a relay sends data over a spare connection before a request, it is closing the connection. Such a connection is dropped, and so is
 //!    one that answers a request with 408.
 //! 3. Relays are tried in their order ([`RelayList::order`]). After [`HEDGE_DELAY`] without an answer the next one is tried as well, and

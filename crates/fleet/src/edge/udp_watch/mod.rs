@@ -1,13 +1,13 @@
 //! Detects links over which packets are not answered although no connection of the edge uses them: UDP of a LAN over its link, and this
 //! host's own DNS queries. A link may fail while no TCP connection runs over it.
 //!
-//! 1. The packet counters of the interface are polled each [`SAMPLE_INTERVAL`]. If more than [`unanswered::MAX_STRAY_PACKETS`] packets
-//!    are sent and at most one is received for [`unanswered::UNANSWERED_TIME`], the relay is probed over this link, and also over others
-//!    if it does not answer at once. Traffic that is never answered (a stream without feedback) causes probes at growing intervals.
+//! 1. The packet counters of the interface are polled each [`SAMPLE_INTERVAL`]. If more than `MAX_STRAY_PACKETS` are sent and at most one
+//!    is received for `UNANSWERED_TIME`, the relay is probed over this link, and also over others if it does not answer at once. Traffic
+//!    that is never answered (a stream without feedback) causes probes at growing intervals.
 //! 2. Received packets may be broadcasts, router advertisements or ICMP errors. Therefore the relay is also probed each
-//!    [`unanswered::PERIODIC_INTERVAL`] while packets are sent. After [`unanswered::TLS_AFTER_PACKETS`] packets or a minute the probe
-//!    includes a TLS handshake, because a captive portal accepts TCP connections. These probes are not needed while connections to relays
-//!    receive data over this link.
+//!    `PERIODIC_INTERVAL` while packets are sent. After `TLS_AFTER_PACKETS` packets or a minute the probe includes a TLS handshake,
+//!    because a captive portal accepts TCP connections. These probes are not needed while connections to relays receive data over this
+//!    link.
 //! 3. If another link reaches the relay and this one does not, the link is unresponsive until a later probe over it succeeds. A refused
 //!    connection counts as an answer unless another link reaches the relay. A failure that a lost or late packet may have caused
 //!    needs a second one ([`is_doubtful`], [`confirmed`]).
