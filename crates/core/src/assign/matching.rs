@@ -51,7 +51,7 @@ impl Matching {
         let mut loads = vec![Bitrate::ZERO; instance.relay_count()];
         for candidate in self.choices.iter().filter(|edge| **edge != NONE) {
             let load = &mut loads[instance.relay_of(*candidate as usize)];
-            *load = *load + instance.rate_of(*candidate as usize);
+            *load += instance.rate_of(*candidate as usize);
         }
         loads
     }

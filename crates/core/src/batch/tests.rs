@@ -97,7 +97,7 @@ impl World {
             for (index, n) in users.iter().enumerate() {
                 let fair = left / (users.len() - index) as u64;
                 let rate = fair.min(self.files[*n].server_limit);
-                left = left - rate;
+                left -= rate;
                 let bytes = (rate * STEP).bytes();
                 self.files[*n].received += bytes;
                 *self.carried.entry(link).or_default() += bytes;

@@ -286,7 +286,7 @@ impl Model {
         for (kind, direction, rate) in loads {
             let Some(radio) = self.radio(*kind) else { continue };
             sum += radio.curve(*direction).power_at(*rate);
-            rates = rates + *rate;
+            rates += *rate;
             active += 1;
         }
         match active {

@@ -55,7 +55,7 @@ pub(super) fn finish_time(conns: &[ConnForecast], free: DataSize) -> Duration {
         }
         left -= carried;
         at = conn.ready_in;
-        sum = sum + conn.rate;
+        sum += conn.rate;
     }
     if sum.is_zero() { Duration::MAX } else { at.saturating_add(left / sum) }
 }

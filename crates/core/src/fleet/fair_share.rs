@@ -191,7 +191,7 @@ impl<K: Ord + Clone> FairScheduler<K> {
     /// Removes an edge and its reservation.
     pub(super) fn remove(&mut self, edge: &K) {
         if let Some(account) = self.edges.remove(edge) {
-            self.reserved = self.reserved - account.reserved;
+            self.reserved -= account.reserved;
         }
     }
 

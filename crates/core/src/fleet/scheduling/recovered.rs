@@ -40,10 +40,10 @@ impl RecoveredReservations {
             if rate > capacity_left {
                 continue;
             }
-            capacity_left = capacity_left - rate;
+            capacity_left -= rate;
             if !is_placed(&edge) {
                 recovered.waiting.insert(edge.clone(), rate);
-                recovered.total_waiting = recovered.total_waiting + rate;
+                recovered.total_waiting += rate;
             }
             recovered.reported.insert(edge, rate);
         }
@@ -82,7 +82,7 @@ impl RecoveredReservations {
 
     pub(super) fn remove_waiting(&mut self, edge: &Name) {
         if let Some(rate) = self.waiting.remove(edge) {
-            self.total_waiting = self.total_waiting - rate;
+            self.total_waiting -= rate;
         }
     }
 }

@@ -352,7 +352,7 @@ impl CostModel<'_> {
             loads.push((link.config.kind, direction, rate_of_link));
             // A link that holds up a faster one draws power but adds no rate.
             if !self.holds_up(index, fastest) {
-                rate = rate + rate_of_link;
+                rate += rate_of_link;
             }
             let Some(radio) = host.meter.radio(link.config.id) else { continue };
             // An idle radio needs a promotion and a tail. One that is awake only extends its tail: the part that
