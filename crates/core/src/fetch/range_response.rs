@@ -161,10 +161,23 @@ pub(super) fn accept(transfers: &mut Transfers, mirrors: &Mirrors, id: ReqId, ra
         transfers.rebuild_claims();
     }
     let end = if is_first { range.end } else { end };
-    transfers.accept_body(mirrors, id, range.start, Some(DataSize::from_bytes(end - range.start)));
+    accept_body(transfers, mirrors, id, range.start, Some(DataSize::from_bytes(end - range.start)));
     if is_first {
         first_request::update_first_response(transfers);
     }
+}
+
+/// Makes the driver store the body of a response.
+pub(super) fn accept_body(
+    transfers: &mut Transfers,
+    mirrors: &Mirrors,
+    id: ReqId,
+    offset: u64,
+    len: Option<DataSize>,
+) {
+    let conn = transfers.reqs.get(&id).and_then(|req| transfers.conns.get(&req.conn));
+    let is_other_mirror = conn.is_some_and(|conn| mirrors.is_other_mirror(conn.mirror));
+    transfers.accept_body(id, offset, len, is_other_mirror);
 }
 
 /// Counts responses of a few bytes where more was requested. Returns true if there were so many in a row that ranges

@@ -16,7 +16,7 @@ use super::resource::Phase;
 use super::transfers::Transfers;
 use super::{
     BanReason, ByteRange, ConnError, ConnErrorKind, ContentRange, Notice, ReqId, RequestRange, ResponseHead,
-    SingleResponseReason, TimerReason,
+    SingleResponseReason, TimerReason, range_response,
 };
 use crate::link::LinkId;
 use crate::units::DataSize;
@@ -60,7 +60,7 @@ pub(super) fn accept(transfers: &mut Transfers, mirrors: &Mirrors, id: ReqId, he
     }
     transfers.rebuild_claims();
     transfers.report_identified(head.length, None);
-    transfers.accept_body(mirrors, id, 0, head.length);
+    range_response::accept_body(transfers, mirrors, id, 0, head.length);
 }
 
 /// Whether the response to a request without a range is of the known file. A portal's page would not have its size.

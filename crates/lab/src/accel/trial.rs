@@ -59,7 +59,7 @@ pub(crate) struct TrialResult {
     pub(crate) cpu: Option<Duration>,
     /// Nanoseconds of its BPF program for each packet: in a row, and at the link, if the kernel counts.
     pub(crate) bpf: Option<(f64, Option<f64>)>,
-    /// The accelerator's status (`marline accel status --json`) at the end of the run.
+    /// The last status of the accelerator (`marline accel status --json`) that was read during the run.
     pub(crate) status: Option<Value>,
     /// Mechanisms that were active at some time.
     pub(crate) active: Vec<String>,

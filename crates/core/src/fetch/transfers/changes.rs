@@ -6,7 +6,6 @@ use core::net::IpAddr;
 use core::time::Duration;
 
 use super::Transfers;
-use crate::fetch::mirrors::Mirrors;
 use crate::fetch::{
     ByteRange, ConnId, Output, PathSample, Protocol, RangeSet, ReqId, RequestRange, ResponseHead, UrlId, Validator,
 };
@@ -254,13 +253,11 @@ impl Transfers {
     /// Makes the driver store the body of a response from `offset` on.
     pub(in crate::fetch) fn accept_body(
         &mut self,
-        mirrors: &Mirrors,
         id: ReqId,
         offset: u64,
         len: Option<DataSize>,
+        is_other_mirror: bool,
     ) {
-        let conn = self.reqs.get(&id).and_then(|req| self.conns.get(&req.conn));
-        let is_other_mirror = conn.is_some_and(|conn| mirrors.is_other_mirror(conn.mirror));
         self.outputs.push_back(Output::AcceptBody { req: id, offset, len, is_other_mirror });
     }
 
