@@ -42,8 +42,6 @@ options! {
         /// Time without holes before offload begins, at first: some round trips, and short compared with the seconds
         /// between the losses of a window that fills a queue.
         pub min_clear_time: Duration = Duration::from_millis(400),
-        /// The time doubles after a short phase up to this one.
-        pub max_clear_time: Duration = Duration::from_secs(30),
         /// A shorter phase was short: less than the time between two losses of CUBIC on a link of 20 Mbit/s. A hole is
         /// forgotten after as long.
         pub short_clear_time: Duration = Duration::from_secs(3),
@@ -74,7 +72,7 @@ options! {
         pub mean_time_with: Duration = Duration::from_secs(4),
         /// The same without it again.
         pub mean_time_again: Duration = Duration::from_secs(2),
-        /// For how long a trial waits for a standing queue or for the link: the time between two losses of CUBIC at
+        /// For how long a trial with offload waits for a standing queue: the time between two losses of CUBIC at
         /// 20 Mbit/s and 100 ms, and some more.
         pub max_trial_wait: Duration = Duration::from_secs(12),
         /// After the switch all ACKs of the longer path have arrived by then.
