@@ -2,8 +2,8 @@
 //! histories are played with it, and the scenarios in which its mechanism acts (`experiments`).
 //!
 //! A value that changes nothing in any of them, in either direction, is a candidate for removal, together with the code
-//! that uses it. `OPTION=ack_offload` plays only the options whose path contains that text, `HISTORY_CASES=n` more
-//! histories:
+//! that uses it. `OPTION=ack_offload,secondary` plays only the options whose path contains one of these texts,
+//! `HISTORY_CASES=n` more histories:
 //!
 //! ```text
 //! cargo test --release -p marline-sim --test accel_options -- --ignored --nocapture

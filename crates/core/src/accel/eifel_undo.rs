@@ -268,7 +268,7 @@ options! {
         /// loss a window has five or six when its path is trusted first.
         pub min_segments: u64 = 4,
         /// Round trips of the start of a flow, in which it always is: one to connect, one for the request, and those in
-        /// which a window grows from ten segments to hundreds.
+        /// which a window grows from ten segments to hundreds. An estimate: no scenario depends on it.
         pub start_rtts: u32 = 8,
         /// A chain that is older gets a newer timestamp. With a hundred correct samples per round trip the smoothed one
         /// has recovered before the next chain (measured on Linux 6.18: from 203 to 300 ms, at 200 ms).

@@ -31,7 +31,8 @@ options! {
         pub min_pause: Duration = Duration::from_secs(10),
         /// And for this many times as long as the response took: one late response in this time costs a tenth.
         pub pause_factor: u32 = 10,
-        /// Holes that show within this time after an outage are due to it (`accel-outage.txt`).
+        /// Holes that show within this time after an outage are due to it (unit test of `latency_guard`; no scenario
+        /// depends on it).
         pub outage_settle: Duration = Duration::from_secs(1),
     }
 }

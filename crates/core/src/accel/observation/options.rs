@@ -23,7 +23,8 @@ options! {
         /// CoDel's target of 5 ms (RFC 8289 section 4.4): a controlled queue stands at its target when it drops.
         pub empty_queue: Duration = Duration::from_millis(3),
         /// For how long random loss is assumed to be frequent after five losses with an empty queue: longer than
-        /// CUBIC's window takes to recover from a reduction at 20 Mbit/s and 300 ms.
+        /// CUBIC's window takes to recover from a reduction at 20 Mbit/s and 300 ms. An estimate: no scenario depends on
+        /// it.
         pub lossy_time: Duration = Duration::from_secs(20),
         /// An older packet says nothing about the present queue.
         pub max_sample_age: Duration = Duration::from_millis(250),
@@ -54,7 +55,8 @@ options! {
         /// tenths of CUBIC (RFC 9438 section 4.6).
         pub unresponsive_share: Ratio = Ratio::from_ppm(875_000),
         /// How often in a row a sender must not respond: one that does looks otherwise once in ten times, by the sizes
-        /// of the samples.
+        /// of the samples. Simulated senders all respond; the unit tests of `congestion_response` have one that does
+        /// not.
         pub unresponsive_count: u32 = 3,
 
         /// Losses that make a baseline of a path. With fewer, the rate is within a factor of two in less than 90 % of
@@ -79,7 +81,8 @@ options! {
         /// congestion: by chance once in 57 times.
         pub probe_losses: u64 = 2,
         /// For how long no reduction is undone after a CE mark, and at first after a failed test: longer than any cycle
-        /// of a sender on a queue that marks, and one trial costs a policed path about as much as one such cycle.
+        /// of a sender on a queue that marks, and one trial costs a policed path about as much as one such cycle (unit
+        /// tests of `path_test`).
         pub refusal_time: Duration = Duration::from_secs(60),
         /// Time between two probes of a trusted path at first: a reduction that remains costs CUBIC about five seconds
         /// among random losses.
