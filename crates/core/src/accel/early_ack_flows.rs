@@ -15,7 +15,7 @@ use super::{
     Accelerator, AddressFamilies, CaptureLevel, ConnId, FetchId, FlowStatus, InactiveReason, Key, Mechanism,
     MirroredConnStatus, NotFetchable, Output, PacketBytes, PendingRepair,
 };
-use crate::units::Instant;
+use crate::units::{Duration, Instant};
 use crate::wire::packet::{Checksum, Segment};
 
 impl Accelerator {
@@ -46,7 +46,7 @@ impl Accelerator {
     fn evict_idle(&mut self) -> bool {
         let rests = |flow: &&FlowState| {
             let is_idle = flow.early_ack_flow().is_some_and(|early_ack| !early_ack.has_open_holes());
-            is_idle && self.now.since(flow.last_packet()) >= self.config.options.early_ack.min_idle
+            is_idle && self.now.since(flow.last_packet()) >= MIN_IDLE
         };
         let flows = self.early_ack_flows.values().filter_map(|(key, _)| self.flows.get(key));
         let Some(key) = flows.filter(rests).min_by_key(|flow| flow.last_packet()).map(FlowState::key) else {
@@ -244,3 +244,5 @@ impl Accelerator {
 const HTTPS: u16 = 443;
 /// Our choice: more downloads than one host runs; each keeps some tens of kilobytes at the most.
 const MAX_FLOWS: usize = 64;
+/// A flow that was idle for less is not evicted for another: the pause between two requests of a program that continues.
+const MIN_IDLE: Duration = Duration::from_secs(10);

@@ -124,7 +124,7 @@ impl EifelUndo {
             self.chain = Some(chain);
         } else if let Some(echo) = echo {
             self.undone_reductions += 1;
-            self.closed = Some((echo, self.options.repeats));
+            self.closed = Some((echo, ECHO_REPEATS));
         }
         echo
     }
@@ -221,7 +221,7 @@ impl HoleChain {
 
     fn on_ack(&mut self, options: &EifelUndoOptions, now: Instant, report: &HoleReport) -> Option<TcpTimestamp> {
         let was_barred = self.is_reduction_kept;
-        if now.since(core::mem::replace(&mut self.last_ack, now)) >= report.rtt.max(options.min_timeout_gap) {
+        if now.since(core::mem::replace(&mut self.last_ack, now)) >= report.rtt.max(MIN_TIMEOUT_GAP) {
             (self.episode, self.may_have_timed_out) =
                 (RecoveryEpisode { began: self.episode.began, ..RecoveryEpisode::at(now) }, true);
         }
@@ -255,6 +255,12 @@ impl RecoveryEpisode {
     }
 }
 
+/// ACKs after the closing one that echo the same timestamp: at 1 % of loss all three are lost once in a million times.
+const ECHO_REPEATS: u8 = 2;
+/// After such a pause of the ACKs, or a round trip, the sender may have had a retransmission timeout: half of Linux's
+/// least one; the ACKs of a flow with a window are far closer together.
+const MIN_TIMEOUT_GAP: Duration = Duration::from_millis(100);
+
 options! {
     /// Options of the Eifel undo.
     pub struct EifelUndoOptions {
@@ -262,17 +268,11 @@ options! {
         /// loss a window has five or six when its path is trusted first.
         pub min_segments: u64 = 4,
         /// Round trips of the start of a flow, in which it always is: one to connect, one for the request, and those in
-        /// which a window grows from ten segments to hundreds.
+        /// which a window grows from ten segments to hundreds. An estimate: no scenario depends on it.
         pub start_rtts: u32 = 8,
-        /// ACKs after the closing one that echo the same timestamp: at 1 % of loss all three are lost once in a million
-        /// times.
-        pub repeats: u8 = 2,
         /// A chain that is older gets a newer timestamp. With a hundred correct samples per round trip the smoothed one
         /// has recovered before the next chain (measured on Linux 6.18: from 203 to 300 ms, at 200 ms).
         pub max_echo_age: Duration = Duration::from_secs(10),
-        /// After such a pause of the ACKs, or a round trip, the sender may have had a retransmission timeout: half of
-        /// Linux's least one; the ACKs of a flow with a window are far closer together.
-        pub min_timeout_gap: Duration = Duration::from_millis(100),
         /// Round trips after which a recovery episode is not undone: one until it is known what the sender had sent, one
         /// until the repair arrives, and four for repairs that were lost themselves.
         pub max_episode_rtts: u32 = 6,

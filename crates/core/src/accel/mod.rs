@@ -73,7 +73,7 @@ use early_ack::fetch::RangeFetcher;
 use early_ack::flow_state::EarlyAckFlow;
 use fast_fetch::pool::MirroredConnPool;
 use flow::{AckOutcome, Direction, FlowContext, FlowState};
-use observation::min_rtt::MinRtt;
+use observation::minmax_filter::MinMaxFilter;
 use observation::path_test::PathTest;
 use options::options;
 use outage::detector::{OutageDetector, OutageEvent};
@@ -128,7 +128,9 @@ pub struct Accelerator {
     last_flow_id: u64,
     capture_level: CaptureLevel,
     capture_until: Option<Instant>,
-    min_rtt: MinRtt,
+    /// The shortest round-trip time of all flows that moved in the last second; a flow whose ACKs may not wait counts as
+    /// zero.
+    min_rtt: MinMaxFilter<Duration>,
     /// By the server's address.
     paths: BTreeMap<IpAddr, PathTest>,
     last_sweep: Instant,
@@ -150,7 +152,7 @@ impl Accelerator {
             last_flow_id: 0,
             capture_level: CaptureLevel::None,
             capture_until: None,
-            min_rtt: MinRtt::new(&config.options.observation),
+            min_rtt: MinMaxFilter::default(),
             paths: BTreeMap::new(),
             last_sweep: Instant::ZERO,
             outputs: VecDeque::new(),
@@ -196,7 +198,7 @@ impl Accelerator {
 
     /// The shortest round-trip time of active flows; none: nothing is active. Zero if a flow's ACKs must not wait.
     pub fn min_rtt(&self) -> Option<Duration> {
-        self.min_rtt.min()
+        self.min_rtt.value()
     }
 
     fn on_outgoing(&mut self, mut packet: PacketBytes) {
@@ -342,7 +344,7 @@ impl Accelerator {
         let rtt = flow.max_ack_delay(now);
         // The ACK of a request shows no round-trip time, and says nothing about downloads.
         if direction == Direction::Download || rtt.is_some() {
-            self.min_rtt.on_rtt(now, rtt);
+            self.min_rtt.on_value(now, SECOND, rtt.unwrap_or_default(), Duration::min);
         }
         self.finish_flow_update(key, old_deadline);
         Some(outcome)

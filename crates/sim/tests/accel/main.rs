@@ -2,6 +2,7 @@
 
 #[path = "../common/cases.rs"]
 mod cases;
+mod experiments;
 mod fairness;
 mod history;
 mod options;

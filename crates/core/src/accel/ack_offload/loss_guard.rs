@@ -45,7 +45,7 @@ impl LossGuard {
             } else {
                 self.required_time / 2
             };
-            self.required_time = needed.clamp(self.options.min_clear_time, self.options.max_clear_time);
+            self.required_time = needed.clamp(self.options.min_clear_time, MAX_CLEAR_TIME);
         }
         false
     }
@@ -70,6 +70,9 @@ impl LossGuard {
         }
     }
 }
+
+/// Bounds the doubled time, so that a flow can be tried again within a minute after its last loss.
+const MAX_CLEAR_TIME: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {

@@ -58,7 +58,7 @@ enum Phase {
     #[default]
     New,
     /// Off; the rate is measured.
-    Before { since: Instant, queue_sample: StandingQueueSample, from: Totals },
+    Before { queue_sample: StandingQueueSample, from: Totals },
     /// On; `from` is set when means can show the effect.
     With {
         since: Instant,
@@ -71,8 +71,6 @@ enum Phase {
     Without { since: Instant, from: Option<Totals>, with: Bitrate },
     /// The result, and until when it holds.
     Decided { on: bool, until: Instant },
-    /// The secondary link did not reply.
-    LinkUnavailable { until: Instant },
 }
 
 /// The rate without offload, and whether it was measured behind a standing queue.
@@ -112,18 +110,13 @@ impl OffloadTrial {
         self.phase = match self.phase {
             Phase::Decided { on: true, .. } | Phase::With { .. } if sample.has_frequent_loss => Phase::New,
             Phase::Decided { on, until } if now < until => Phase::Decided { on, until },
-            Phase::LinkUnavailable { until } if now < until => Phase::LinkUnavailable { until },
             Phase::Before { .. } if sample.has_frequent_loss => Phase::New,
             _ if !sample.is_eligible => Phase::New,
-            Phase::New | Phase::Decided { .. } | Phase::LinkUnavailable { .. }
-                if sample.is_clear && sample.has_started =>
-            {
-                Phase::Before { since: now, queue_sample: StandingQueueSample::default(), from: mark }
+            Phase::New | Phase::Decided { .. } if sample.is_clear && sample.has_started => {
+                Phase::Before { queue_sample: StandingQueueSample::default(), from: mark }
             }
-            Phase::New | Phase::Decided { .. } | Phase::LinkUnavailable { .. } => Phase::New,
-            Phase::Before { since, queue_sample, from } => {
-                self.on_baseline(sample, mark, since, queue_sample, from)
-            }
+            Phase::New | Phase::Decided { .. } => Phase::New,
+            Phase::Before { queue_sample, from } => self.on_baseline(sample, mark, queue_sample, from),
             Phase::With { since, before, queue_sample, check, from } => {
                 self.on_enabled(sample, mark, since, before, (queue_sample, check, from))
             }
@@ -146,15 +139,10 @@ impl OffloadTrial {
         &self,
         sample: &TrialSample,
         mark: Totals,
-        since: Instant,
         standing: StandingQueueSample,
         from: Totals,
     ) -> Phase {
-        let now = sample.now;
         let standing = standing.update(self.options, sample, mark);
-        if now.since(since) >= self.options.max_trial_wait && !sample.is_link_ready {
-            return Phase::LinkUnavailable { until: now + self.options.first_review };
-        }
         let from = if sample.has_no_holes { from } else { mark };
         let (standing, from) = if standing.grows_fast(self.options, sample) {
             (StandingQueueSample::default(), mark)
@@ -172,13 +160,13 @@ impl OffloadTrial {
         };
         match before.filter(|_| sample.is_link_ready && sample.has_no_holes) {
             Some(before) => Phase::With {
-                since: now,
+                since: sample.now,
                 before,
                 queue_sample: StandingQueueSample::default(),
                 check: None,
                 from: None,
             },
-            None => Phase::Before { since, queue_sample: standing, from },
+            None => Phase::Before { queue_sample: standing, from },
         }
     }
 
@@ -235,11 +223,6 @@ impl OffloadTrial {
     /// Whether a trial is running.
     pub(crate) const fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Before { .. } | Phase::With { .. })
-    }
-
-    /// Whether the secondary link did not reply when it was needed.
-    pub(crate) const fn is_link_unavailable(&self) -> bool {
-        matches!(self.phase, Phase::LinkUnavailable { .. })
     }
 
     /// Whether offload was found to bring nothing.

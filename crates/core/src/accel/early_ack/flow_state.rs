@@ -23,12 +23,12 @@ use super::fetch::FetchRequest;
 use super::http_head::NotFetchable;
 use super::http_map::{HttpMap, ObservedSegment, ResourceOffset};
 use super::peer_state::PeerState;
-use super::pending::{self, MAX_PAYLOAD, PendingHole, PendingRepair};
+use super::pending::{self, INJECT_INTERVAL, MAX_PAYLOAD, PendingHole, PendingRepair};
 use crate::accel::CaptureLevel;
 use crate::accel::early_ack::options::EarlyAckOptions;
 use crate::accel::seq_space::{PosRange, seq_of};
 use crate::accel::zero_window::SegmentSize;
-use crate::units::Instant;
+use crate::units::{Duration, Instant};
 use crate::wire::packet::{
     Ack, Flags, FourTuple as Key, IpParams, NewSegment, SackBlocks, Segment, Seq, TcpTimestamp, Timestamps,
 };
@@ -257,7 +257,7 @@ impl EarlyAckFlow {
         let Some(engine) = &self.engine else { return Vec::new() };
         if self.reset_due().is_some_and(|end| end <= now) {
             // A reset may get lost like any packet.
-            if self.reset_sent.is_some_and(|over| now.since(over) < self.options.reset_interval) {
+            if self.reset_sent.is_some_and(|over| now.since(over) < RESET_INTERVAL) {
                 return Vec::new();
             }
             self.reset_sent = Some(now);
@@ -267,7 +267,7 @@ impl EarlyAckFlow {
         }
         let next_expected = engine.next_expected();
         match self.injected_at(next_expected) {
-            Some((end, at)) if now.since(at) >= self.options.inject_interval => {
+            Some((end, at)) if now.since(at) >= INJECT_INTERVAL => {
                 self.inject(now, PosRange::new(next_expected, end))
             }
             _ => Vec::new(),
@@ -276,13 +276,10 @@ impl EarlyAckFlow {
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let early = self.http_map.has_no_request().then(|| self.opened + self.options.max_request_wait);
-        let over = self
-            .reset_due()
-            .map(|at| self.reset_sent.map_or(at, |over| at.max(over + self.options.reset_interval)));
+        let over = self.reset_due().map(|at| self.reset_sent.map_or(at, |over| at.max(over + RESET_INTERVAL)));
         let engine = self.engine.as_ref().filter(|_| self.reset_sent.is_none());
-        let again = engine
-            .and_then(|engine| self.injected_at(engine.next_expected()))
-            .map(|(_, at)| at + self.options.inject_interval);
+        let again =
+            engine.and_then(|engine| self.injected_at(engine.next_expected())).map(|(_, at)| at + INJECT_INTERVAL);
         [early, over, again].into_iter().flatten().min()
     }
 
@@ -504,6 +501,9 @@ impl EarlyAckFlow {
 fn later_tsval(old: Option<TcpTimestamp>, new: TcpTimestamp) -> TcpTimestamp {
     old.map_or(new, |old| if old.is_before(new) { new } else { old })
 }
+
+/// A reset is repeated after this time, because it may be lost like any packet.
+const RESET_INTERVAL: Duration = Duration::from_secs(1);
 
 fn observed<'a>(segment: &Segment<'a>, length: u32) -> Option<ObservedSegment<'a>> {
     Some(ObservedSegment {

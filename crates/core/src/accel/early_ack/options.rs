@@ -12,9 +12,6 @@ options! {
         /// A flow that has received fewer segments is young, and a hole of it always worth it: some round trips of a
         /// start.
         pub young_segments: u64 = 100,
-        /// A flow that was idle for less is not evicted for another: the pause between two requests of a program that
-        /// continues.
-        pub min_idle: Duration = Duration::from_secs(10),
         /// A flow whose request was not captured by then is not followed.
         pub max_request_wait: Duration = Duration::from_secs(5),
 
@@ -24,11 +21,6 @@ options! {
         pub hole_timeout: Duration = Duration::from_secs(10),
         /// An ACK without new information is suppressed for this long after another; far below any timeout.
         pub suppress_time: Duration = Duration::from_millis(20),
-        /// Bytes are injected again that the local stack has not acknowledged by then, because it has dropped them:
-        /// longer than Linux delays an ACK (40 ms).
-        pub inject_interval: Duration = Duration::from_millis(60),
-        /// A reset is repeated after this time, because it may be lost like any packet.
-        pub reset_interval: Duration = Duration::from_secs(1),
 
         /// A hole that is open for longer is late: longer than two seconds' worth of missing bytes takes, with one
         /// range requested twice; shorter than the five seconds that a flow may be delayed at all.
@@ -39,7 +31,8 @@ options! {
         pub min_pause: Duration = Duration::from_secs(10),
         /// And for this many times as long as the response took: one late response in this time costs a tenth.
         pub pause_factor: u32 = 10,
-        /// Holes that show within this time after an outage are due to it.
+        /// Holes that show within this time after an outage are due to it (unit test of `latency_guard`; no scenario
+        /// depends on it).
         pub outage_settle: Duration = Duration::from_secs(1),
     }
 }

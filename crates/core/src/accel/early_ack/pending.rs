@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::http_map::ResourceOffset;
 use crate::accel::event::{Fetch, FetchId, PacketBytes};
 use crate::link::LinkId;
-use crate::units::DataSize;
+use crate::units::{DataSize, Duration};
 use crate::wire::packet::{FourTuple as Key, NewSegment, Seq, TcpTimestamp, Timestamps};
 
 /// A flow with holes that its sender takes for received.
@@ -143,6 +143,9 @@ pub(crate) fn pending_hole(
     PendingHole { seq: seq.number(), ts_val: ts_val.map(TcpTimestamp::ticks), fetch }
 }
 
+/// Bytes are injected again that the local stack has not acknowledged by then, because it has dropped them: longer than
+/// Linux delays an ACK (40 ms).
+pub(crate) const INJECT_INTERVAL: Duration = Duration::from_millis(60);
 /// Bytes of an injected segment: fits into a packet of 1500 bytes with all headers of IPv6 and options.
 pub(crate) const MAX_PAYLOAD: usize = 1400;
 

@@ -8,8 +8,6 @@ options! {
     pub struct FastFetchOptions {
         /// Connections at a time: each is an attack on the thin link that it uses, and two are what it carries.
         pub max_conns: usize = 2,
-        /// Connections of a flow that may fail: one that was lost by chance is tried again.
-        pub max_failures: u32 = 2,
 
         /// Segments that the first ACK covers, like that of any receiver.
         pub first_segments: u64 = 2,
@@ -21,8 +19,6 @@ options! {
         pub increase_interval: Duration = Duration::from_millis(50),
         /// For so long it stays at the lower rate after it was too fast.
         pub backoff: Duration = Duration::from_secs(1),
-        /// A timer that was late by more is not made up for.
-        pub max_catch_up: Duration = Duration::from_millis(20),
 
         /// Before duplicate ACKs. Super-aggregation §3.3: "one segment size divided by data rate … configured as
         /// 256 ms". Less here, because Linux's timeout retransmits the segment after 200 ms, and a server after a
@@ -43,14 +39,8 @@ options! {
         pub max_range: u64 = 64 * 1024,
         /// With two round trips longer than Linux limits the rate of answers to probes (500 ms), and a thin link's queue.
         pub min_probe_timeout: Duration = Duration::from_millis(500),
-        /// Probes without an answer: a link that loses most of what comes loses answers, too.
-        pub max_probes: u32 = 4,
         /// Time between two SYNs or requests, times their number.
         pub retry_interval: Duration = Duration::from_secs(1),
-        /// SYNs, or requests, at most.
-        pub max_tries: u32 = 3,
-        /// Bytes that a server is made to send without effect for one flow: 100 s of 20 Mbit/s.
-        pub max_skipped: u64 = 256 * 1024 * 1024,
         /// A flow that is idle for so long gets another connection when it continues, and its slot is free for others.
         pub max_idle: Duration = Duration::from_secs(10),
     }

@@ -2,7 +2,7 @@
 //!
 //! 1. One connection for each flow, `max_conns` at a time. It begins while it can still catch up with the flow, and
 //!    ends when the flow is too far ahead, has all of its resource, or the link delivers nothing.
-//! 2. After `max_failures` a flow has none any more.
+//! 2. After [`MAX_FAILURES`] a flow has none any more.
 
 use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
@@ -87,7 +87,7 @@ impl MirroredConnPool {
         let Some(link) = link else { return false };
         let failed = self.stats.get(&flow).map_or(0, |stats| stats.failures);
         let is_in_time = MirroredConn::can_catch_up(self.options, source.offset, link.ack_interval);
-        if !is_in_time || failed >= self.options.max_failures || self.slots.len() >= self.options.max_conns {
+        if !is_in_time || failed >= MAX_FAILURES || self.slots.len() >= self.options.max_conns {
             return false;
         }
         self.last_id += 1;
@@ -262,3 +262,6 @@ impl Slot {
         self.close_reason.or(self.conn.as_ref().and_then(MirroredConn::close_reason))
     }
 }
+
+/// Bounds the connections of a flow that fail: one that was lost by chance is tried again.
+const MAX_FAILURES: u32 = 2;

@@ -159,7 +159,7 @@ impl FlowState {
             last_ack: None,
             local_holes: SackHoles::default(),
             reported_holes: SackHoles::default(),
-            tsval_check: TsvalCheck::new(observation),
+            tsval_check: TsvalCheck::default(),
             meter: FlowMeter {
                 opened: now,
                 is_syn_observed: false,

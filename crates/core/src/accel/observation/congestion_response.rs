@@ -92,7 +92,7 @@ impl CongestionResponse {
                 let is_unmoved = reaches(from.in_flight(mark, sample.rtt), self.options.unresponsive_share, before);
                 self.unresponsive_count = if is_unmoved { self.unresponsive_count + 1 } else { 0 };
                 if self.unresponsive_count >= self.options.unresponsive_count {
-                    Phase::Unresponsive { until: now + self.options.unresponsive_time }
+                    Phase::Unresponsive { until: now + UNRESPONSIVE_TIME }
                 } else {
                     Phase::Idle
                 }
@@ -145,6 +145,9 @@ impl Totals {
 fn reaches(part: u64, share: Ratio, total: u64) -> bool {
     u128::from(total) * u128::from(share.ppm()) <= u128::from(part) * 1_000_000
 }
+
+/// Bounds how long a flow loses by a wrong verdict.
+const UNRESPONSIVE_TIME: Duration = Duration::from_secs(300);
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@
 //! | module | question |
 //! |---|---|
 //! | `sack_holes` | which ranges are missing, and since when |
-//! | `rtt`, `min_rtt`, `upload` | the round-trip time of a flow; the shortest one of all flows that move |
+//! | `rtt`, `upload` | the round-trip time of a flow |
 //! | `goodput` | the rate of the last two seconds |
 //! | `peer_clock`, `tsval_check` | the timestamp clock of the peer; whether a captured timestamp can be the peer's |
 //! | `loss_classifier`, `queue_drop_test` | whether a loss is random or congestion, by queueing delay |
@@ -18,7 +18,6 @@ pub(super) mod congestion_response;
 pub(super) mod flow_meter;
 pub(super) mod goodput;
 pub(super) mod loss_classifier;
-pub(super) mod min_rtt;
 pub(super) mod minmax_filter;
 pub(super) mod options;
 pub(super) mod path_test;

@@ -10,12 +10,6 @@ options! {
         pub default_rtt: Duration = Duration::from_millis(80),
         /// A longer round-trip sample is a stall, and a probe without an echo by then is lost.
         pub max_rtt_sample: Duration = Duration::from_secs(2),
-        /// For how long the round-trip time of an active flow counts in the shortest one of all flows: longer than a
-        /// round trip, shorter than what a user notices.
-        pub min_rtt_slot: Duration = Duration::from_secs(1),
-        /// How far ahead of the last echoed one a captured timestamp may be, beyond the time since. Packets wait for
-        /// at most this long on a link that is down; a flow that accepts a forged timestamp stalls for no longer.
-        pub tsval_slack: Duration = Duration::from_secs(10),
         /// When the tick of the peer's clock is estimated: a queue of 100 ms then changes the estimate by less than
         /// half.
         pub clock_time: Duration = Duration::from_millis(400),
@@ -29,7 +23,8 @@ options! {
         /// CoDel's target of 5 ms (RFC 8289 section 4.4): a controlled queue stands at its target when it drops.
         pub empty_queue: Duration = Duration::from_millis(3),
         /// For how long random loss is assumed to be frequent after five losses with an empty queue: longer than
-        /// CUBIC's window takes to recover from a reduction at 20 Mbit/s and 300 ms.
+        /// CUBIC's window takes to recover from a reduction at 20 Mbit/s and 300 ms. An estimate: no scenario depends on
+        /// it.
         pub lossy_time: Duration = Duration::from_secs(20),
         /// An older packet says nothing about the present queue.
         pub max_sample_age: Duration = Duration::from_millis(250),
@@ -60,10 +55,9 @@ options! {
         /// tenths of CUBIC (RFC 9438 section 4.6).
         pub unresponsive_share: Ratio = Ratio::from_ppm(875_000),
         /// How often in a row a sender must not respond: one that does looks otherwise once in ten times, by the sizes
-        /// of the samples.
+        /// of the samples. Simulated senders all respond; the unit tests of `congestion_response` have one that does
+        /// not.
         pub unresponsive_count: u32 = 3,
-        /// For how long it is left alone then.
-        pub unresponsive_time: Duration = Duration::from_secs(300),
 
         /// Losses that make a baseline of a path. With fewer, the rate is within a factor of two in less than 90 % of
         /// cases (`accel-fairness.txt`).
@@ -86,14 +80,10 @@ options! {
         /// Fewer losses than this at the lower rate of a probe, where `min_expected_losses` were expected, are
         /// congestion: by chance once in 57 times.
         pub probe_losses: u64 = 2,
-        /// For how long no reduction is undone after a CE mark: longer than any cycle of a sender on a queue that
-        /// marks.
-        pub mark_time: Duration = Duration::from_secs(60),
-        /// How long a path is refused at first: one trial costs a policed path about as much as one cycle of its
-        /// sender.
-        pub first_refusal: Duration = Duration::from_secs(60),
-        /// The time doubles with each refusal up to this one.
-        pub max_refusal: Duration = Duration::from_secs(960),
+        /// For how long no reduction is undone after a CE mark, and at first after a failed test: longer than any cycle
+        /// of a sender on a queue that marks, and one trial costs a policed path about as much as one such cycle (unit
+        /// tests of `path_test`).
+        pub refusal_time: Duration = Duration::from_secs(60),
         /// Time between two probes of a trusted path at first: a reduction that remains costs CUBIC about five seconds
         /// among random losses.
         pub first_probe_interval: Duration = Duration::from_secs(20),

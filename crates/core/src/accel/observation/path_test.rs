@@ -28,7 +28,7 @@
 //!    A trial does not detect that if several flows share the policer: it drops packets of each flow whatever the rate
 //!    of that flow is, and such a trial undoes several reductions before it ends. A single packet that has waited is no
 //!    evidence: a burst that a policer lets through queues at the next link.
-//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for `mark_time`
+//! 6. A CE mark (RFC 3168) is congestion that the network itself reports: no reduction is undone for `refusal_time`
 //!    after it.
 //!
 //! A path is the address of a server. Its flows are counted together, so that two flows through one policer do not
@@ -44,8 +44,9 @@ pub(crate) struct PathTest {
     phase: Phase,
     since: Instant,
     /// The counts of an earlier phase, which those of this phase are compared with.
-    baseline: Counts,
-    counts: Counts,
+    baseline: LossCounts,
+    /// While the queue was empty.
+    counts: LossCounts,
     last_loss: Instant,
     last_mark: Option<Instant>,
     standing_queue: StandingQueue,
@@ -97,11 +98,11 @@ enum StandingQueue {
     Seen,
 }
 
-/// Bytes and losses while the queue was empty.
+/// Bytes that have arrived, and losses.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    bytes: u64,
-    losses: u64,
+pub(super) struct LossCounts {
+    pub(super) bytes: u64,
+    pub(super) losses: u64,
 }
 
 impl PathTest {
@@ -212,7 +213,7 @@ impl PathTest {
 
     /// Whether the network has reported congestion recently.
     pub(crate) fn is_marked(&self, now: Instant) -> bool {
-        self.last_mark.is_some_and(|at| now.since(at) < self.options.mark_time)
+        self.last_mark.is_some_and(|at| now.since(at) < self.options.refusal_time)
     }
 
     /// What the losses of the path are now.
@@ -237,7 +238,7 @@ impl PathTest {
     }
 
     const fn begin(&mut self, now: Instant, phase: Phase) {
-        (self.phase, self.since, self.counts) = (phase, now, Counts { bytes: 0, losses: 0 });
+        (self.phase, self.since, self.counts) = (phase, now, LossCounts { bytes: 0, losses: 0 });
     }
 
     const fn probe(&mut self) {
@@ -253,9 +254,7 @@ impl PathTest {
     }
 
     fn refuse(&mut self, now: Instant) {
-        let refusal = self
-            .refusal_time
-            .map_or(self.options.first_refusal, |refusal| (refusal * 2).min(self.options.max_refusal));
+        let refusal = self.refusal_time.map_or(self.options.refusal_time, |refusal| (refusal * 2).min(MAX_REFUSAL));
         (self.refusal_time, self.probe_interval) = (Some(refusal), None);
         self.begin(now, Phase::Refused { until: now + refusal });
     }
@@ -273,19 +272,22 @@ impl PathTest {
     }
 }
 
-impl Counts {
-    const fn half(self) -> Self {
+impl LossCounts {
+    /// Half of both, so that old ones count less.
+    pub(super) const fn half(self) -> Self {
         Self { bytes: self.bytes / 2, losses: self.losses / 2 }
     }
 }
+
+/// Bounds the doubled time, so that a path that has changed is tested again.
+const MAX_REFUSAL: Duration = Duration::from_secs(960);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const STANDING_QUEUE: Duration = ObservationOptions::DEFAULT.standing_queue;
-    const MARK_TIME: Duration = ObservationOptions::DEFAULT.mark_time;
-    const FIRST_REFUSAL: Duration = ObservationOptions::DEFAULT.first_refusal;
+    const REFUSAL_TIME: Duration = ObservationOptions::DEFAULT.refusal_time;
     const RTT: Duration = Duration::from_millis(50);
 
     fn is_refused(trust: &PathTest) -> bool {
@@ -388,7 +390,9 @@ mod tests {
         run(&mut trust, 15, 60, every(100));
         let now = Instant::from_millis(60_000);
         trust.on_mark(now);
-        assert!(!trust.may_undo(now) && !trust.is_trusted(now + MARK_TIME / 2) && trust.may_undo(now + MARK_TIME));
+        assert!(
+            !trust.may_undo(now) && !trust.is_trusted(now + REFUSAL_TIME / 2) && trust.may_undo(now + REFUSAL_TIME)
+        );
         let mut trust = PathTest { phase: Phase::Trial, ..PathTest::default() };
         trust.on_burst(now);
         assert!(is_refused(&trust));
@@ -398,10 +402,10 @@ mod tests {
     fn a_refusal_ends_and_the_next_one_lasts_twice_as_long() {
         let mut trust = PathTest { phase: Phase::Trial, ..PathTest::default() };
         trust.on_burst(Instant::ZERO);
-        trust.on_bytes(Instant::ZERO + FIRST_REFUSAL, 1);
+        trust.on_bytes(Instant::ZERO + REFUSAL_TIME, 1);
         assert_eq!(trust.phase, Phase::Plain);
         trust.phase = Phase::Trial;
         trust.on_burst(Instant::ZERO);
-        assert_eq!(trust.phase, Phase::Refused { until: Instant::ZERO + FIRST_REFUSAL * 2 });
+        assert_eq!(trust.phase, Phase::Refused { until: Instant::ZERO + REFUSAL_TIME * 2 });
     }
 }

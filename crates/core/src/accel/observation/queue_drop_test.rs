@@ -8,6 +8,7 @@
 //!    when a window has reached its former size. So losses at the maximum must also be more frequent per byte than
 //!    below it. Old counts are halved again and again.
 
+use super::path_test::LossCounts;
 use crate::accel::observation::options::ObservationOptions;
 use crate::units::Instant;
 
@@ -15,17 +16,11 @@ use crate::units::Instant;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QueueDropTest {
     options: &'static ObservationOptions,
-    near_max: Count,
-    below: Count,
+    near_max: LossCounts,
+    below: LossCounts,
     halved: Instant,
     /// Share of the recent losses that came at the maximum, in 256ths (exponential average).
     recent_share: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Count {
-    bytes: u64,
-    losses: u64,
 }
 
 impl QueueDropTest {
@@ -60,14 +55,8 @@ impl QueueDropTest {
             && top >= below.saturating_mul(self.options.queue_drop_ratio)
     }
 
-    const fn count(&mut self, is_top: bool) -> &mut Count {
+    const fn count(&mut self, is_top: bool) -> &mut LossCounts {
         if is_top { &mut self.near_max } else { &mut self.below }
-    }
-}
-
-impl Count {
-    const fn half(self) -> Self {
-        Self { bytes: self.bytes / 2, losses: self.losses / 2 }
     }
 }
 

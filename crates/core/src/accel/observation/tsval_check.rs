@@ -4,27 +4,20 @@
 //! segment that is injected, and the stack would then discard all genuine segments as old (PAWS, RFC 7323 section 5). A
 //! timestamp that the local stack echoes has passed its checks.
 //!
-//! A timestamp may be newer than the last echoed one by the time that has passed since then plus `tsval_slack`, because the
+//! A timestamp may be newer than the last echoed one by the time that has passed since then plus ten seconds, because the
 //! echoed one may have been queued. A genuine timestamp that is rejected here is echoed soon, and accepted from then
 //! on.
 
-use crate::accel::observation::options::ObservationOptions;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::TcpTimestamp;
 
 /// Timestamp check of one flow; see the [module documentation](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TsvalCheck {
-    options: &'static ObservationOptions,
     echoed: Option<(TcpTimestamp, Instant)>,
 }
 
 impl TsvalCheck {
-    /// With these options, and nothing observed yet.
-    pub(crate) fn new(options: &'static ObservationOptions) -> Self {
-        Self { options, ..Self::default() }
-    }
-
     /// The local stack echoes this timestamp.
     pub(crate) fn on_echo(&mut self, now: Instant, echo: TcpTimestamp) {
         if self.echoed.is_none_or(|(old, _)| old.is_before(echo)) {
@@ -35,10 +28,14 @@ impl TsvalCheck {
     /// Whether this timestamp can be genuine. `tick` is the shortest tick that the peer's clock may have.
     pub(crate) fn is_plausible(&self, now: Instant, ts_val: TcpTimestamp, tick: Duration) -> bool {
         let Some((echo, at)) = self.echoed else { return true };
-        let max_ticks = (now.since(at) + self.options.tsval_slack).as_nanos() / tick.as_nanos().max(1);
+        let max_ticks = (now.since(at) + SLACK).as_nanos() / tick.as_nanos().max(1);
         i64::try_from(max_ticks).map_or(true, |max_ticks| i64::from(ts_val.since(echo)) <= max_ticks)
     }
 }
+
+/// Bounds for how long a flow that accepts a forged timestamp stalls, and exceeds what packets wait on a link that is
+/// down.
+const SLACK: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {

@@ -202,7 +202,7 @@ impl OutageDetector {
         match self.state {
             State::Idle => None,
             State::Up { until, .. } => Some(until),
-            State::Counting { since, .. } => Some(since + self.options.count_timeout),
+            State::Counting { since, .. } => Some(since + COUNT_TIMEOUT),
             State::Probing { until, .. } => Some(until),
             State::Down { next, .. } => Some(next),
         }
@@ -233,7 +233,7 @@ impl OutageDetector {
 
     /// Whether the gateway was probed several times and has never replied.
     pub(crate) fn is_unresponsive(&self) -> bool {
-        self.smoothed_rtt.is_none() && self.next_sequence >= self.options.unresponsive_probes
+        self.smoothed_rtt.is_none() && self.next_sequence >= UNRESPONSIVE_PROBES
     }
 
     fn set_up(&mut self, now: Instant, refuted: u32) -> Option<OutageEvent> {
@@ -282,12 +282,18 @@ impl OutageDetector {
     }
 
     fn reply_timeout(&self) -> Duration {
-        self.smoothed_rtt.map_or(self.options.unknown_reply_timeout, |smoothed| {
-            (smoothed * 2).max(self.options.min_reply_timeout)
-        })
+        self.smoothed_rtt
+            .map_or(UNKNOWN_REPLY_TIMEOUT, |smoothed| (smoothed * 2).max(self.options.min_reply_timeout))
     }
 }
 
+/// Bounds the wait for the counter: the driver answers a request for it at once.
+const COUNT_TIMEOUT: Duration = Duration::from_millis(20);
+/// Bounds the wait for a gateway that has not replied yet: it may be as far as that of a satellite link.
+const UNKNOWN_REPLY_TIMEOUT: Duration = Duration::from_millis(600);
+/// Probes of a gateway that has never replied, after which the status shows it as unresponsive: one at the first packet,
+/// and two suspicions with two each.
+const UNRESPONSIVE_PROBES: u16 = 5;
 /// Probes that may be unanswered: those of 1.3 s of an outage.
 const MAX_PENDING_PROBES: usize = 64;
 

@@ -10,20 +10,13 @@ options! {
         pub quiet_time: Duration = Duration::from_millis(200),
         /// Time between two reads of the packet counter: an active link receives a packet meanwhile.
         pub count_interval: Duration = Duration::from_millis(40),
-        /// The driver answers a request for the counter at once.
-        pub count_timeout: Duration = Duration::from_millis(20),
         /// For the replies to two probes, or twice the smoothed round trip: a gateway on an access link replies within
         /// some milliseconds.
         pub min_reply_timeout: Duration = Duration::from_millis(40),
-        /// The same before the first reply: a gateway may be as far as that of a satellite link.
-        pub unknown_reply_timeout: Duration = Duration::from_millis(600),
         /// Longer pauses say nothing about how often packets come.
         pub max_gap: Duration = Duration::from_secs(1),
         /// A suspicion that was refuted so often is not raised again before the next activity: 200 ms to 3.2 s.
         pub max_refuted: u32 = 4,
-        /// Probes of a gateway that has never replied, after which it counts as unresponsive: one at the first packet,
-        /// and two suspicions with two each.
-        pub unresponsive_probes: u16 = 5,
         /// Time between two probes in the first ten seconds of an outage: its end is noticed 10 ms later on average.
         pub first_probe_interval: Duration = Duration::from_millis(20),
         /// The same in the rest of the first minute.

@@ -2,7 +2,7 @@
 //!
 //! 1. Tasks are assigned by [`Roles`] where the rates of all links were configured; otherwise in the order in which the
 //!    links are named. The round trip of a link is known when its gateway first replies.
-//! 2. Links are used one after another: the next one only when the first has no capacity within `max_ack_wait`, so
+//! 2. Links are used one after another: the next one only when the first has no capacity soon, so
 //!    that a radio that is not needed sleeps.
 //! 3. The ACK of a flow waits at one link at a time: a newer one replaces it there.
 //! 4. ACKs that wait for a link that goes down leave over the primary link.
@@ -61,7 +61,7 @@ impl SecondaryLinks {
     fn assign_roles(&mut self) {
         let characteristics = self.links.iter().map(|ManagedLink { prober: interface, .. }| {
             let config = interface.link();
-            let rtt = interface.rtt().unwrap_or(self.options.default_rtt);
+            let rtt = interface.rtt().unwrap_or(DEFAULT_RTT);
             Some(LinkCharacteristics { link: config.link, down: config.down?, up: config.up?, rtt })
         });
         let Some(characteristics) = characteristics.collect::<Option<Vec<_>>>() else { return };
@@ -74,23 +74,20 @@ impl SecondaryLinks {
 
     /// Whether ACKs of this flow can leave over this link.
     pub(super) fn carries(&self, link: LinkId, flow: &Key) -> bool {
-        self.links.iter().any(|link_state| link_state.prober.link_id() == link && link_state.carries(flow))
+        self.link(link).is_some_and(|link_state| link_state.carries(flow))
     }
 
     /// The link over which senders are frozen, and its rate.
     pub(super) fn freeze_link(&self, now: Instant) -> Option<(LinkId, Bitrate)> {
         let link = self.freeze_link?;
-        let link_state = self
-            .links
-            .iter()
-            .find(|link_state| link_state.prober.link_id() == link && !link_state.prober.is_down(now))?;
+        let link_state = self.link(link).filter(|link_state| !link_state.prober.is_down(now))?;
         Some((link, link_state.send_rate(self.options)))
     }
 
     /// The link for a mirrored connection, and how often it may send an ACK.
     pub(super) fn mirrored_conn_link(&self, now: Instant) -> Option<ConnLink> {
         let link = self.fetch_links(now).find(|link| !link.is_down)?.link;
-        let link_state = self.links.iter().find(|link_state| link_state.prober.link_id() == link)?;
+        let link_state = self.link(link)?;
         let beat = DataSize::from_bytes(CONN_ACK_SIZE)
             / link_state.send_rate(self.options).share(self.options.uplink_share);
         Some(ConnLink {
@@ -101,14 +98,12 @@ impl SecondaryLinks {
 
     /// Accounts a packet of a mirrored connection.
     pub(super) fn on_sent(&mut self, now: Instant, link: LinkId, length: usize) {
-        let link_state = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link);
-        link_state.into_iter().for_each(|link_state| link_state.prober.on_sent(now, length));
+        self.link_mut(link).into_iter().for_each(|link_state| link_state.prober.on_sent(now, length));
     }
 
     /// A link has delivered a packet of a mirrored connection.
     pub(super) fn on_traffic(&mut self, now: Instant, link: LinkId) {
-        let link_state = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link);
-        link_state.into_iter().for_each(|link_state| link_state.prober.on_traffic(now));
+        self.link_mut(link).into_iter().for_each(|link_state| link_state.prober.on_traffic(now));
     }
 
     /// Accounts the packets that froze a flow; returns the parameters for the other flows.
@@ -184,7 +179,7 @@ impl SecondaryLinks {
 
     /// A gateway replies.
     pub(super) fn on_probe_reply(&mut self, now: Instant, link: LinkId, sequence: u16) {
-        if let Some(link_state) = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link) {
+        if let Some(link_state) = self.link_mut(link) {
             let is_first = link_state.prober.rtt().is_none();
             link_state.prober.on_probe_reply(now, sequence);
             if is_first {
@@ -195,7 +190,7 @@ impl SecondaryLinks {
 
     /// A carrier was lost or returned.
     pub(super) fn on_carrier(&mut self, link: LinkId, is_up: bool) {
-        if let Some(link_state) = self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link) {
+        if let Some(link_state) = self.link_mut(link) {
             link_state.prober.on_carrier(is_up);
         }
     }
@@ -225,21 +220,22 @@ impl SecondaryLinks {
     /// Bytes are to be fetched: the link with that task will be probed.
     pub(super) fn on_fetch_wanted(&mut self, now: Instant) {
         let first = self.fetch_order.first().copied();
-        let link_state = self.links.iter_mut().find(|link_state| Some(link_state.prober.link_id()) == first);
+        let link_state = first.and_then(|link| self.link_mut(link));
         link_state.into_iter().for_each(|link_state| link_state.prober.on_wanted(now));
     }
 
     /// The links for fetched bytes, the best first.
     pub(super) fn fetch_links(&self, now: Instant) -> impl Iterator<Item = LinkInfo> + '_ {
-        let link_state = |link: &LinkId| self.links.iter().find(|link_state| link_state.prober.link_id() == *link);
-        self.fetch_order.iter().filter_map(link_state).map(move |ManagedLink { prober: interface, .. }| LinkInfo {
-            link: interface.link_id(),
-            is_primary: false,
-            is_down: interface.is_down(now),
-            receive_rate: interface.link().down,
-            rtt: interface.rtt(),
-            families: interface.link().families,
-        })
+        self.fetch_order.iter().filter_map(|link| self.link(*link)).map(
+            move |ManagedLink { prober: interface, .. }| LinkInfo {
+                link: interface.link_id(),
+                is_primary: false,
+                is_down: interface.is_down(now),
+                receive_rate: interface.link().down,
+                rtt: interface.rtt(),
+                families: interface.link().families,
+            },
+        )
     }
 
     pub(super) fn statuses(&self, now: Instant) -> impl Iterator<Item = LinkStatus> + '_ {
@@ -255,6 +251,14 @@ impl SecondaryLinks {
             sent: interface.sent(),
             fetched: DataSize::ZERO,
         })
+    }
+
+    fn link(&self, link: LinkId) -> Option<&ManagedLink> {
+        self.links.iter().find(|link_state| link_state.prober.link_id() == link)
+    }
+
+    fn link_mut(&mut self, link: LinkId) -> Option<&mut ManagedLink> {
+        self.links.iter_mut().find(|link_state| link_state.prober.link_id() == link)
     }
 
     /// The link for an ACK of this size: where its flow waits already, or the first with capacity soon, or the first.
@@ -276,7 +280,7 @@ impl SecondaryLinks {
             if !interface.is_alive(now) {
                 continue;
             }
-            if interface.can_send_at(now, size) <= now + self.options.max_ack_wait {
+            if interface.can_send_at(now, size) <= now + MAX_ACK_WAIT {
                 return Some(at);
             }
             first = first.or(Some(at));
@@ -303,5 +307,9 @@ impl ManagedLink {
     }
 }
 
+/// Bounds how long an ACK waits for a link while another one has capacity: this delays nothing that matters.
+const MAX_ACK_WAIT: Duration = Duration::from_millis(20);
+/// The round trip of a link until its gateway replies; only the order of three links depends on it.
+const DEFAULT_RTT: Duration = Duration::from_millis(100);
 /// Bytes of an ACK without options, over IPv6.
 const CONN_ACK_SIZE: u64 = 60;

@@ -50,11 +50,5 @@ options! {
         pub max_ack_interval: Duration = Duration::from_millis(40),
         /// The rate of an uplink until it is measured: any link of today carries such a burst once per outage.
         pub default_uplink_rate: Bitrate = Bitrate::from_bits_per_sec(300_000),
-
-        /// An ACK that waits for a secondary link no longer than this delays nothing that matters; otherwise the next
-        /// link is used.
-        pub max_ack_wait: Duration = Duration::from_millis(20),
-        /// The round trip of a link until its gateway replies.
-        pub default_rtt: Duration = Duration::from_millis(100),
     }
 }

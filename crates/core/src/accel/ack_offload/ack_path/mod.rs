@@ -234,8 +234,6 @@ impl AckPathSelector {
         report.active(Mechanism::AckOffloadAsPublished, !self.is_on && was_offloaded);
         if self.trial.has_no_benefit() {
             report.inactive(&[Mechanism::AckOffload], "it runs no better with its ACKs elsewhere");
-        } else if self.trial.is_link_unavailable() {
-            report.inactive(&[Mechanism::AckOffload], "the second link's gateway does not answer");
         }
     }
 

@@ -21,18 +21,13 @@ options! {
         pub busy_delay: Duration = Duration::from_millis(20),
         /// As much may be missing as the links deliver in this time, so that the application waits no longer.
         pub budget_time: Duration = Duration::from_secs(2),
-        /// Ranges in one request: more than the holes of 20 ms at 20 Mbit/s and 3 % of loss, and fewer than any server
-        /// refuses (Apache: 200).
-        pub max_ranges: usize = 32,
         /// Bytes of one range: 13 ms at 20 Mbit/s.
         pub max_range_bytes: u64 = 32 * 1024,
         /// More bytes are bulk, as after an outage: larger holes are not random losses, and take a thin link half a
         /// second.
         pub min_bulk: u64 = 64 * 1024,
-        /// Bytes of one request of bulk: one request for the loss of an outage.
+        /// Bytes of one request of bulk: one request for the loss of an outage (`accel-outage.txt`).
         pub max_bulk: u64 = 256 * 1024,
-        /// Requests for one range: at 600 ms and more each, longer than a hole may stay open.
-        pub max_tries: u32 = 16,
         /// A link is requested to deliver what it can in a round trip and this time.
         pub queue_time: Duration = Duration::from_millis(500),
 

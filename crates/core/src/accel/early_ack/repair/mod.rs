@@ -15,7 +15,7 @@
 
 use alloc::vec::Vec;
 
-use super::pending::PendingRepair;
+use super::pending::{INJECT_INTERVAL, PendingRepair};
 use crate::accel::event::PacketBytes;
 use crate::units::{Duration, Instant};
 use crate::wire::packet::{Flags, Segment, Seq, TcpTimestamp};
@@ -167,7 +167,7 @@ impl Repair {
 
     /// When to tick next.
     pub fn deadline(&self) -> Option<Instant> {
-        let next = self.last_action.map_or(self.began, |acted| acted + RETRY_INTERVAL);
+        let next = self.last_action.map_or(self.began, |acted| acted + INJECT_INTERVAL);
         (!self.is_over()).then_some(next)
     }
 
@@ -204,7 +204,7 @@ impl Repair {
     /// Injects each hole's bytes once, and again those for which the stack waits; where there are none yet, a byte that
     /// it already has, which it answers with its position.
     fn fill_holes(&mut self, now: Instant) -> Vec<RepairPacket> {
-        let is_due = |at: Option<Instant>| at.is_none_or(|at| now.since(at) >= RETRY_INTERVAL);
+        let is_due = |at: Option<Instant>| at.is_none_or(|at| now.since(at) >= INJECT_INTERVAL);
         let (may_repeat, mut packets) = (is_due(self.last_action), Vec::new());
         for (at, hole) in self.pending.holes.iter().enumerate() {
             let is_past = self.is_past(at);
@@ -231,7 +231,7 @@ impl Repair {
     /// Resets for both ends. The local stack accepts only one with exactly the number it waits for, so the byte behind
     /// them asks for that number, or shows that the connection is gone.
     fn reset_packets(&mut self, now: Instant) -> Vec<RepairPacket> {
-        if self.last_action.is_some_and(|acted| now.since(acted) < RETRY_INTERVAL) {
+        if self.last_action.is_some_and(|acted| now.since(acted) < INJECT_INTERVAL) {
             return Vec::new();
         }
         self.last_action = Some(now);
@@ -248,8 +248,6 @@ impl Repair {
 const RESET_AFTER: Duration = Duration::from_secs(4);
 /// Our choice: beyond the timeouts of a sender that repairs a hole of its own.
 const MAX_TIME: Duration = Duration::from_secs(120);
-/// As in the process that has ended.
-const RETRY_INTERVAL: Duration = Duration::from_millis(60);
 /// Our choice: over a link that loses one of ten, five resets all get lost once in 100,000 times.
 const MAX_RESETS: u8 = 5;
 

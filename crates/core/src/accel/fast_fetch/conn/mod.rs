@@ -10,14 +10,14 @@
 //! 1. While it advances, ACKs leave at an even interval ([`AckPacer`]), whatever has arrived: the server sends on, and
 //!    most of that is lost in the thin link's queue. That is an optimistic-ACK attack on that link and on the server's
 //!    sending rate. So it is off unless enabled, advances no further than the flow itself has come, and ends after
-//!    `max_skipped`, or when its flow has been idle for `max_idle`.
+//!    256 MiB, or when its flow has been idle for `max_idle`.
 //! 2. It never acknowledges a wanted byte that has not come. There it pauses for `duplicate_ack_delay`, until the
 //!    queue has capacity again, and sends the same number four times: the server retransmits that segment (RFC 5681
 //!    section 3.2), or its timeout does. No SACK is offered, and no timestamps: what the server retransmits is the
 //!    first segment that it misses an ACK for.
 //! 3. An ACK of what the server has not sent is ignored, and the server waits. If nothing comes for a while, its
 //!    position is probed by a segment with an old number (RFC 9293 section 3.10.7.4), and the connection continues from
-//!    there, slower; after `max_probes` without an answer it is given up. So is one that is reset, or closed early,
+//!    there, slower; after [`MAX_PROBES`] without an answer it is given up. So is one that is reset, or closed early,
 //!    or whose head is not that of the flow's resource, or that the flow has left behind.
 //! 4. Few bytes are accepted at a time, and none that are too far ahead to be reached in `max_reach_time`: the caller
 //!    fetches them otherwise, and also if they do not come within `range_timeout` after that.
@@ -212,7 +212,7 @@ impl MirroredConn {
             Phase::Connecting { tries } | Phase::ReadingHead { tries }
                 if now.since(self.last_progress) >= self.options.retry_interval * tries =>
             {
-                if tries >= self.options.max_tries {
+                if tries >= MAX_TRIES {
                     return self.give_up(CloseReason::NoResponse);
                 }
                 self.last_progress = now;
@@ -247,7 +247,7 @@ impl MirroredConn {
         if now.since(self.last_progress) < self.rtt * 2 {
             self.pacer.on_progress(now);
         }
-        if self.skipped > self.options.max_skipped {
+        if self.skipped > MAX_SKIPPED {
             return self.give_up(CloseReason::Waste);
         }
         if self.is_at_wanted_byte() {
@@ -258,7 +258,7 @@ impl MirroredConn {
             }
         }
         if self.is_waiting() && now.since(self.last_progress) >= self.probe_timeout() {
-            if self.probes >= self.options.max_probes {
+            if self.probes >= MAX_PROBES {
                 return self.give_up(CloseReason::NoResponse);
             }
             (self.probes, self.last_progress) = (self.probes + 1, now);
@@ -390,5 +390,11 @@ impl MirroredConn {
     }
 }
 
+/// Bounds the probes without an answer: a link that loses most of what comes loses answers, too.
+const MAX_PROBES: u32 = 4;
+/// Bounds the SYNs, and the copies of the request.
+const MAX_TRIES: u32 = 3;
+/// Bounds the bytes that a server is made to send without effect for one flow: 100 s of 20 Mbit/s.
+const MAX_SKIPPED: u64 = 256 * 1024 * 1024;
 /// Our choice: a window of 8 MiB, so that it never limits the server.
 const WINDOW_SCALE: u8 = 7;

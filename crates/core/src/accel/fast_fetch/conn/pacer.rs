@@ -38,7 +38,7 @@ impl AckPacer {
             return false;
         }
         // A late timer is compensated up to a bound.
-        self.next_ack = self.next_ack.max(now - self.options.max_catch_up) + self.interval;
+        self.next_ack = self.next_ack.max(now - MAX_CATCH_UP) + self.interval;
         true
     }
 
@@ -71,5 +71,7 @@ impl AckPacer {
     }
 }
 
+/// Bounds what is made up for after a late timer.
+const MAX_CATCH_UP: Duration = Duration::from_millis(20);
 /// Our choice: fits through tunnels of mobile networks.
 pub(super) const SEGMENT: u16 = 1400;
