@@ -1,7 +1,7 @@
 //! Limits connections whose peer has not identified itself yet, and chooses which one to evict.
 //!
 //! 1. A new connection is always admitted. Beyond the limit it replaces the oldest connection of the network that has
-//!    the most. A client that opens ten thousand connections and sends nothing replaces only its own, and an edge
+//!    the most. A client that opens ten thousand connections and sends nothing replaces only its own, and a client
 //!    from elsewhere is admitted at once.
 //! 2. A network is one IPv4 address or an IPv6 /64, which is the least that a subscriber has (RFC 6177). A subscriber
 //!    with many of them has a /48. So networks are compared first by the total of their /48, and then by their own
@@ -61,7 +61,8 @@ impl<T> PendingHandshakes<T> {
         }
     }
 
-    /// Evicts one connection, also when another resource is short; returns its handle.
+    /// Evicts one connection as in rule 1, and returns its handle. Listeners also call it when another resource runs
+    /// out, such as file descriptors.
     pub fn evict(&mut self) -> Option<T> {
         // With equal counts the network whose oldest connection is the oldest of all loses it.
         let busiest = self

@@ -13,7 +13,7 @@ use super::server_notation::{is_routed_over, nameservers};
 use super::system_paths::SystemPaths;
 use crate::links::Interface;
 
-/// The second file is that of OpenWrt before 21.02.
+/// The first of these that is not empty is read. The second one is that of OpenWrt before 21.02.
 const RESOLV_CONF_AUTO: [&str; 2] = ["tmp/resolv.conf.d/resolv.conf.auto", "tmp/resolv.conf.auto"];
 const UCI_NETWORK: &str = "etc/config/network";
 /// Our choice: more logical interfaces than any router has.
