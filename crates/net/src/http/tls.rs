@@ -136,7 +136,7 @@ impl TlsContext {
         }
     }
 
-    /// Records that a host has served a request.
+    /// Records that a host has served a request by HTTP/2: its count of refused streams starts again.
     pub fn on_stream_served(&self, host: &str, port: u16) {
         let mut refused_streams = self.refused_streams.lock().unwrap_or_else(PoisonError::into_inner);
         if !refused_streams.is_empty() {
@@ -164,7 +164,8 @@ impl TlsContext {
 
 /// Maximum number of recorded hosts; few servers request HTTP/1.1 in this way.
 const MAX_HOSTS: usize = 1000;
-/// Number of refused streams after which HTTP/2 is not used any more. Our choice: two links, twice each.
+/// Number of streams refused in a row after which HTTP/2 is no longer used for the host. Our choice: two links, twice
+/// each.
 const MAX_REFUSED_STREAMS: u32 = 4;
 
 /// The only function that selects the cryptography.
