@@ -67,7 +67,8 @@ where
     M: Machine<Input: Clone + Serialize + std::fmt::Debug, Output: Clone + Serialize + std::fmt::Debug>,
     C: Serialize,
 {
-    /// Wraps `machine` and creates the log at `trace`, which begins with the configuration of the machine.
+    /// Wraps `machine` and creates the log at `path`, which begins with the configuration of the machine. Without a
+    /// path there is no log.
     ///
     /// # Errors
     /// The log cannot be created.

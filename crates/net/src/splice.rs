@@ -2,8 +2,8 @@
 //!
 //! 1. Bytes go through a pipe in the kernel (splice(2)), which takes a third of the processor time of a copy. Sockets
 //!    that do not support splice are copied through memory.
-//! 2. Data is read only as fast as the receiving side accepts it, so the sender is slowed down by its own receive
-//!    window.
+//! 2. Data is read only as fast as the receiving side accepts it. So the receive buffer of the other connection fills
+//!    up, and its receive window slows the sender down.
 //! 3. The end of one direction is forwarded, and the other direction continues: TCP allows half-closed connections,
 //!    and some protocols rely on them.
 
@@ -141,7 +141,7 @@ async fn copy_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(
     }
 }
 
-/// How long a half-closed connection may be idle.
+/// How long a connection may be idle after one direction has ended.
 pub const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Our choice: 5 ms of a connection at 400 Mbit/s.
 const PIPE_LEN: usize = 256 * 1024;

@@ -28,7 +28,7 @@ pub struct Interface {
     /// not use them.
     #[serde(skip)]
     pub transient_addresses: Vec<IpAddr>,
-    /// The same addresses with their prefix lengths.
+    /// The addresses of `addresses`, each with its prefix length.
     #[serde(skip)]
     pub subnets: Vec<Subnet>,
     /// The IPv4 default route with the lowest metric.

@@ -63,7 +63,7 @@ impl RetryingMonitor {
                         Ok(monitor) => {
                             tracing::info!("changes of links are noticed again");
                             self.state = State::Open(monitor);
-                            // What changed meanwhile was not reported, so the caller looks again.
+                            // What changed meanwhile was not reported, so the caller must list the interfaces again.
                             return Poll::Ready(());
                         }
                         Err(error) => {
