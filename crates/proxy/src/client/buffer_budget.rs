@@ -98,7 +98,7 @@ pub(crate) struct WindowGrant {
 pub(crate) enum GrantError {
     /// All memory is in use.
     Exhausted,
-    /// The share of all other hosts together is in use.
+    /// All base windows that other hosts than this machine may use are in use.
     RemoteShareExhausted,
 }
 
@@ -126,7 +126,7 @@ impl BufferBudget {
         Self { total: total.bytes(), per_player: per_player.bytes().min(total.bytes() / 2), usage: Arc::default() }
     }
 
-    /// Grants a window for another response of a client whose player already holds `held`.
+    /// Grants a window for another response of a client whose player already holds windows of `held_size` in total.
     ///
     /// # Errors
     /// Too little memory is left, in total or for other hosts.
@@ -170,7 +170,8 @@ impl BufferBudget {
         reservation.grow(bytes).then_some(reservation)
     }
 
-    /// How much of a purpose is left for a client. `requested` is the size of the whole reservation.
+    /// How much memory for a purpose is left for a client. `requested` is the size that the whole reservation would
+    /// have.
     fn available(
         &self,
         usage: &BTreeMap<Client, ClientUsage>,
@@ -321,7 +322,7 @@ impl ClientUsage {
     }
 }
 
-/// Our choice: 1 Mbit/s for eight seconds, or 80 Mbit/s × 100 ms. With the default budget, 256 players fit.
+/// Our choice: 1 Mbit/s for eight seconds, or 80 Mbit/s × 100 ms. With the default budget of 512 MB, 244 players fit.
 const BASE_WINDOW: DataSize = DataSize::from_mib(1);
 /// Our choice: the memory for a playlist of some hundred segments, including its rewritten text.
 const SMALL_RESERVATION: u64 = 512 * 1024;

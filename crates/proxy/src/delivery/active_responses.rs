@@ -14,10 +14,11 @@ use marline_download::store::Reader;
 /// The responses; see the [module documentation](self).
 pub(crate) struct ActiveResponses {
     entries: RefCell<BTreeMap<u64, Entry>>,
-    /// Length of the windows of all of them together.
+    /// Window memory of all responses together, in bytes.
     granted_bytes: Cell<u64>,
+    /// Bytes delivered to the player in all responses so far, the ended ones included.
     delivered_bytes: Cell<u64>,
-    /// The player closed its last response before the end.
+    /// The player closed the response that ended last before it had read all of it.
     left_early: Cell<bool>,
     /// The resource is being opened before the player requests it.
     is_opening: Cell<bool>,

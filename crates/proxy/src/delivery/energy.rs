@@ -96,7 +96,7 @@ mod tests {
         }
         assert_eq!(radios.link_json(at(3000), "wwan0")["bytes"], 500_000);
         let end = at(3000) + Duration::from_secs(60);
-        // Two seconds of β, 4 Mbit of α, 11.2 s of tail.
+        // Two seconds of β (W), 4 Mbit of α (J/Mbit), and one tail, which costs 15.12 J.
         let joules = radios.device_json(end)["energy_j"].as_f64().unwrap();
         assert!((joules - (2.0 * 2.0222 + 4.0 * 0.016_72 + 15.12)).abs() < 0.01, "{joules}");
         assert_eq!(radios.link_json(at(3100), "wwan0")["radio"], "active");

@@ -85,7 +85,7 @@ impl StreamBody {
         self.window.set_connection(permit);
     }
 
-    /// Waits for the first byte, or the end.
+    /// Waits for the first byte, or the end. Returns the size and the validator of the resource.
     pub(crate) async fn wait_for_identity(&self) -> Option<StreamIdentity> {
         let reader = self.window.reader()?;
         let identity = poll_fn(|cx| reader.poll_identity(cx)).await;

@@ -180,9 +180,11 @@ fn is_complete_range(range: Option<ByteRange>, total: Option<DataSize>) -> bool 
     range.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
 }
 
-/// Our choice: three times the RTT of a loaded mobile link. A second request costs a few kilobytes.
+/// How long a link has to respond before the next one is tried as well. Our choice: three times the RTT of a loaded
+/// mobile link. A second request costs a few kilobytes.
 const HEDGE_DELAY: Duration = Duration::from_millis(1500);
-/// Our choice: three segments of six seconds.
+/// How long to wait for a response after the last link was tried; longer only if a request was sent. Our choice:
+/// three segments of six seconds.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(18);
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ impl PlaylistHandler {
                 while let Some(chunk) = poll_fn(|cx| stream.poll_ungated(cx)).await {
                     download.push(&chunk.map_err(transfer_failed)?)?;
                 }
-                // The server is unknown, so its URLs may lead only where those of any server may.
+                // The server is unknown, so its URLs may lead only where those of a server on the Internet may.
                 stream.source_url().unwrap_or_else(|| (session.url.clone(), session.egress.referred_by(None)))
             }
             ResponseBody::SingleLink(mut response) => {
@@ -233,5 +233,5 @@ fn close_if_not_read(unsent: Weak<()>, permit: &Rc<ConnPermit>) {
     });
 }
 
-/// Our choice: the longest playlist at the rate of a slow mobile link.
+/// How long a player may take to read a playlist. Our choice: the longest one at the rate of a slow mobile link.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);

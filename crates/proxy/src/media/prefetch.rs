@@ -340,14 +340,14 @@ fn open_ahead(
     session
 }
 
-/// The number of prefetched segments. Our choice: with segments of two seconds this looks six seconds ahead, enough for a
-/// link to change.
+/// The number of segments that are prefetched for one rendition. Our choice: with segments of two seconds these are six
+/// seconds of video, enough to bridge the change to another link.
 const MAX_PREFETCHED: usize = 3;
 /// How long before the end of a segment the next one begins. Our choice: an RTT under load, which a new request needs.
 const PREFETCH_LEAD: Duration = Duration::from_millis(250);
 /// How often the progress of a segment is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a response waits for a player without requests. Our choice: a player with a full buffer requests the next
-/// segment within the duration of one.
+/// How long prefetched responses are kept for a player that sends no requests. Our choice: a player with a full
+/// buffer requests the next segment within the duration of one segment, which is much shorter.
 const PREFETCH_TTL: Duration = Duration::from_secs(60);
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);

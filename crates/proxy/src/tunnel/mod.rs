@@ -1,4 +1,5 @@
-//! Tunnels: connections that are passed through, for CONNECT, SOCKS5 and forwarded requests.
+//! Tunnels: connections that are passed through, for CONNECT and plain HTTP requests ([`forward`]) and for SOCKS5
+//! ([`socks5`]).
 //!
 //! A tunnel is a TCP connection to a host and port over the link that suits the host; its bytes are spliced in both
 //! directions.
@@ -53,7 +54,7 @@ impl Tunnels {
     /// purpose in the status.
     ///
     /// # Errors
-    /// The error of the last link that was tried.
+    /// The egress policy's refusal, if there was one; otherwise the error of the last link that was tried.
     pub(crate) async fn open(
         &self,
         kind: &'static str,

@@ -1,6 +1,6 @@
 //! SOCKS5 clients of the proxy: opens a tunnel over one link for each.
 //!
-//! [`marline_net::socks5`], which the edge uses as well, reads requests and writes replies.
+//! [`marline_net::socks5`], which `marline edge` uses as well, reads requests and builds replies.
 
 use std::time::Duration;
 
