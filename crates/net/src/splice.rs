@@ -2,8 +2,8 @@
 //!
 //! 1. Bytes go through a pipe in the kernel (splice(2)), which takes a third of the processor time of a copy. Sockets
 //!    that do not support splice are copied through memory.
-//! 2. Data is read only as fast as the receiving side accepts it. So the receive buffer of the other connection fills
-//!    up, and its receive window slows the sender down.
+//! 2. Data is read only as fast as the receiving side accepts it. So this host's receive buffer for the sending side
+//!    fills up, and the receive window that it advertises slows the sender down.
 //! 3. The end of one direction is forwarded, and the other direction continues: TCP allows half-closed connections,
 //!    and some protocols rely on them.
 

@@ -9,8 +9,8 @@
 //!    on. A network interface means PPPoE, and a serial port with hardware behind it a modem. The pppd process must
 //!    still run.
 //! 3. `/proc/net/pppoe` lists the PPPoE sessions of this network namespace (ethertype 0x8864) with the interface
-//!    below each, but not their PPP devices. If there are at least as many sessions as undetermined devices, all of
-//!    these are PPPoE.
+//!    below each, but not their PPP devices. If there are enough sessions for the devices that are PPPoE by proof 2
+//!    and for all undetermined ones, the latter are PPPoE.
 
 use std::collections::BTreeMap;
 use std::fs::File;

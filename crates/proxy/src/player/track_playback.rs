@@ -8,9 +8,10 @@
 //!    continues the clock. Any other one is a seek, which restarts it.
 //! 2. The player model is that of a film, with milliseconds in place of bytes, because the size of a segment is known
 //!    only when it arrives. Playback starts with one second of video and cannot exceed what the player has read.
-//! 3. The bytes that follow a segment are their time, by the playlist, at the mean rate of completed segments, plus a
-//!    tenth. If the player may choose between renditions, the margin is one half, so that standby links do not make the
-//!    player choose a lower rendition. The rest of a live playlist is unknown, so [`LIVE_HORIZON`] is used.
+//! 3. The bytes that follow a segment are estimated: their playing time in the playlist times the mean rate of
+//!    completed segments, plus a tenth. If the player may choose between renditions, the margin is one half, so that
+//!    standby links do not make the player choose a lower rendition. The rest of a live playlist is unknown, so
+//!    [`LIVE_HORIZON`] is used.
 //! 4. Link rates belong to the player ([`PlaylistPlayback`]), not to a segment, which ends before it has learnt any.
 //!
 //! One stream over all segments is not used: each segment is a resource with its own size, validator and redirects,
@@ -59,8 +60,10 @@ type SegmentKey = (String, Option<(u64, u64)>);
 #[derive(Debug)]
 pub(crate) struct TrackSegment {
     track: Weak<TrackPlayback>,
+    /// Its start on the clock of the track.
     start: Duration,
     duration: Duration,
+    /// Playing time of all segments after it; `None`: unknown (live).
     time_after: Option<Duration>,
     /// Bytes that have arrived in order.
     received: Cell<u64>,

@@ -17,7 +17,8 @@ use super::listed_urls::ListedUrls;
 /// Why a playlist is not rewritten.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PlaylistError {
-    /// It is no playlist or manifest, or has syntax errors. It is passed on unchanged.
+    /// It is no playlist or manifest, or has syntax errors. A manifest that is not well-formed is passed on with
+    /// marks; in all other cases the player gets an error.
     Malformed(String),
     /// Parsing exceeds a limit. The player gets an error.
     Limit(String),

@@ -15,7 +15,8 @@
 //! 5. The head of any other file is kept for a program that knows more containers
 //!    ([`ContainerScan::take_unknown_head`]).
 //!
-//! Crates that read MP4 or Matroska need a whole seekable file, and this needs a hundredth of them.
+//! Crates that read MP4 or Matroska need a whole seekable file, and only a hundredth of their code would be used
+//! here.
 
 mod matroska;
 mod mp4;
@@ -274,7 +275,7 @@ const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 const MAX_INTERLEAVING_LEAD: f64 = 0.5;
 /// Closer marks are merged.
 const MIN_INDEX_STEP: Duration = Duration::from_millis(500);
-/// The `sidx` of a day of two-second fragments needs half of it.
+/// The most bytes that are held at a time. The `sidx` of a day of two-second fragments needs half of it.
 const MAX_HELD: usize = 1 << 20;
 const CHUNK_SIZE: usize = 4096;
 /// The size of the head that is kept of an unsupported file. Our choice: the heads of AVI, FLV, ASF, Ogg, FLAC and MP3
