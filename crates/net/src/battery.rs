@@ -121,7 +121,7 @@ impl BatteryMeter {
     }
 }
 
-/// Stops the thread when a run fails before [`BatteryMeter::finish`].
+/// Stops the thread when the measurement is given up before [`BatteryMeter::finish`].
 impl Drop for BatteryMeter {
     fn drop(&mut self) {
         self.request_stop();

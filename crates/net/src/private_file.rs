@@ -79,7 +79,7 @@ fn is_credential(path: &Path) -> bool {
 /// blocks.
 ///
 /// # Errors
-/// It cannot be opened, another run writes it, or another user could have put it there.
+/// It cannot be opened, another process writes it, or another user could have put it there.
 pub fn create_log(path: &Path) -> io::Result<File> {
     let file = open_log(path, false)?;
     // A device or a pipe cannot be truncated, and is not exclusively this process's, so it is not locked.

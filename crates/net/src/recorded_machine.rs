@@ -53,7 +53,7 @@ pub enum MachineEvent<I> {
 /// Returns `None` without a path.
 ///
 /// # Errors
-/// The file cannot be created, or another run writes it.
+/// The file cannot be created, or another process writes it.
 pub fn create_log_file(path: Option<PathBuf>) -> Result<Option<LogFile>, LogError> {
     let Some(path) = path else { return Ok(None) };
     match create_log(&path) {

@@ -52,7 +52,8 @@ pub struct Options {
     pub energy_model: Option<Model>,
     /// Price of received data by interface name, in millionths of the currency for 10^9 bytes.
     pub prices: Vec<(String, u64)>,
-    /// The folder for decision logs, one for each response; `None`: none are written.
+    /// The folder for decision logs (which `marline replay` runs again), one for each response; `None`: none are
+    /// written.
     pub trace_dir: Option<PathBuf>,
     /// The IPC socket of an mpv (`--input-ipc-server`), from which the proxy reads the state of playback.
     pub mpv_socket: Option<PathBuf>,

@@ -1,4 +1,4 @@
-//! Cookies that servers set, kept in memory for one run of a program or one player (RFC 6265).
+//! Cookies that servers set (RFC 6265), kept in memory: one jar for a program, or for each user of the proxy.
 //!
 //! The crate `cookie_store` decides which cookie is sent to which host, path and scheme. This module adds limits that
 //! it does not have: the number and length of cookies and the length of the `Cookie` field. It also applies the list

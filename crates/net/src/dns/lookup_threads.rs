@@ -75,6 +75,7 @@ async fn acquire_permit(semaphore: &Arc<Semaphore>) -> Option<OwnedSemaphorePerm
 const MAX_TOTAL: usize = 64;
 /// A quarter of [`MAX_TOTAL`] is left for programs of this machine.
 const MAX_REMOTE: usize = 48;
+/// Maximum for one remote host (an IPv4 address or an IPv6 /64).
 const MAX_PER_HOST: usize = 8;
 /// Our choice: glibc's resolver needs less than half of it.
 const STACK_LEN: usize = 256 * 1024;

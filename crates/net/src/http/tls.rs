@@ -1,8 +1,8 @@
 //! TLS client configuration, certificate verification, and the texts of TLS errors.
 //!
-//! The roots come from a PEM file or from the system. One configuration serves all connections of a run, so that
-//! sessions are resumed across links. Certificates are always verified: there is no switch to disable it, and the CA
-//! of a test server goes into the file.
+//! The roots come from a PEM file or from the system. One configuration serves all connections of a program, so that
+//! TLS sessions are resumed across links. Certificates are always verified: there is no switch to disable it, and the
+//! CA of a test server goes into the file.
 //!
 //! The file may also contain the server's own certificate, as people create it for a single machine. A certificate
 //! that is identical to one in the file needs no issuer, but still the right name and validity
@@ -82,8 +82,8 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
     Ok(Arc::new(config))
 }
 
-/// The TLS configuration of a run. It is read when the first `https` URL appears, which may be a redirect long after
-/// the start. Clones share what they learn about hosts.
+/// The TLS configuration of a program. It is read when the first `https` URL appears, which may be a redirect long
+/// after the start. Clones share what they learn about hosts.
 #[derive(Clone, Debug, Default)]
 pub struct TlsContext {
     ca_file: Option<PathBuf>,
@@ -162,7 +162,7 @@ impl TlsContext {
     }
 }
 
-/// Maximum number of recorded hosts; few servers request HTTP/1.1 in this way.
+/// Maximum number of hosts in each of the two tables of a [`TlsContext`]; few servers request HTTP/1.1 in this way.
 const MAX_HOSTS: usize = 1000;
 /// Number of streams refused in a row after which HTTP/2 is no longer used for the host. Our choice: two links, twice
 /// each.

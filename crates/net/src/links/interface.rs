@@ -126,7 +126,7 @@ pub struct DefaultRoute {
 pub struct MeteredStatus {
     /// Whether each byte costs money.
     pub metered: bool,
-    /// Where the value comes from.
+    /// Where this information comes from.
     pub source: MeteredSource,
 }
 

@@ -1,7 +1,7 @@
 //! Memory budget of the proxy: how much memory windows and playlists may use, and how it is divided among clients.
 //!
-//! 1. Every response that is admitted gets a window of at least [`BASE_WINDOW`]. If less is left, the request is
-//!    refused.
+//! 1. Every response that is admitted gets a window (its buffer memory) of at least [`BASE_WINDOW`]. If less is left,
+//!    the request is refused.
 //! 2. Nearly half of the total is for larger windows: each new response gets half of what is left of it, up to the
 //!    maximum for one player. So the first players buffer far ahead, and the two hundredth still plays.
 //! 3. A grant has a fixed size while it is held, because buffered bytes cannot be returned.

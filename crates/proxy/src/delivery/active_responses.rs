@@ -27,7 +27,7 @@ pub(crate) struct ActiveResponses {
     last_used: Cell<Instant>,
 }
 
-/// The byte range of a response, and the reader of its window.
+/// The byte range of a response, and the reader of its window (the bounded buffer that its transfer fills).
 type Entry = (Range<u64>, Weak<Reader>);
 
 /// The buffer of one response.

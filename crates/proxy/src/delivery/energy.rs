@@ -1,7 +1,8 @@
 //! Energy meter of the proxy: the modelled radio energy of all media transfers together, by link and radio state.
 //!
-//! One meter serves all transfers, because a radio has one tail for all of them. With one meter for each transfer, as
-//! `download` has, every segment of a film would be charged for a tail that the next segment cuts short.
+//! One meter serves all transfers, because a radio has one tail (the time for which it stays active after traffic)
+//! for all of them. With one meter for each transfer, as `download` has, every segment of a film would be charged for
+//! a tail that the next segment cuts short.
 
 use std::collections::BTreeMap;
 

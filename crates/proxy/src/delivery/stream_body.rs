@@ -1,4 +1,4 @@
-//! Body of one response to a player, read from the window of a download.
+//! Body of one response to a player, read from the window of a download (its bounded buffer in memory).
 //!
 //! The bytes leave in order. Dropping the body, which happens when the player closes its connection, ends the transfer.
 

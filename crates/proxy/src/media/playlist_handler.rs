@@ -55,7 +55,7 @@ pub(crate) enum PlaylistOutcome {
 pub(crate) struct PlaylistRequest<'a> {
     /// Host and port of the proxy, as the player writes them before a URL: `127.0.0.1:8480`.
     pub(crate) host: &'a str,
-    /// Path and query, including marks.
+    /// Path and query, including marks (`from-list/`), which show that a playlist has named the URL.
     pub(crate) path: &'a str,
     /// A playlist has named this URL.
     pub(crate) is_marked: bool,

@@ -1,4 +1,5 @@
-//! Prefetches segments: while the player reads one, the next ones of the same rendition are already being downloaded.
+//! Prefetches segments: while the player reads one, the next ones of the same rendition (a quality of the video, or a
+//! sound track) are already being downloaded.
 //!
 //! Learns from the [`FollowedPlaylists`](crate::playlist::followed::FollowedPlaylists) which segments follow the one that
 //! the player requests, and holds responses that are already open when the player requests them.
@@ -106,7 +107,7 @@ impl Prefetcher {
         let track = playback.track(&found.family_url, set(found.rendition).unwrap_or_default());
         let prefetch = self.select_rendition(&found, &track);
         let SegmentMatch { segment, timing, next, can_choose, .. } = found;
-        // The published policies do not model segments.
+        // Only marline's own policy models segments; the published ones do not.
         if sessions.options.stream.policy == Policy::Marline {
             let from = range.as_ref().map_or(0, |span| span.start);
             let segment =
@@ -350,4 +351,5 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long prefetched responses are kept for a player that sends no requests. Our choice: a player with a full
 /// buffer requests the next segment within the duration of one segment, which is much shorter.
 const PREFETCH_TTL: Duration = Duration::from_secs(60);
+/// How often prefetches are checked for [`PREFETCH_TTL`].
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);

@@ -397,6 +397,7 @@ fn new_player(now: Instant) -> Player {
 const LIVE_HORIZON: Duration = Duration::from_secs(60);
 /// The mean rate is taken over about this playing time, because renditions change.
 const MEAN_RATE_WINDOW: Duration = Duration::from_secs(60);
+/// Length of the video in the model of a player: longer than any playback.
 const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A track without requests is not being played. Our choice: a player with a full buffer requests the next segment
 /// within the duration of one.

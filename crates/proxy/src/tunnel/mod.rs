@@ -198,4 +198,5 @@ impl Drop for LinkUse {
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(124 * 60);
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// How often the throughput of a tunnel is reported to the link selector.
 const RATE_INTERVAL: Duration = Duration::from_millis(500);

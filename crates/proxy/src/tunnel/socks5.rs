@@ -44,4 +44,5 @@ fn reply_code(kind: ConnErrorKind) -> u8 {
     }
 }
 
+/// How long a client may take to send its SOCKS5 request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -327,7 +327,9 @@ impl Sink for ChunkSink {
 
 /// Each connection carries one request at a time.
 const REQUEST_ID: ReqId = ReqId(u32::MAX);
+/// Size of the read buffer of a connection.
 const SCRATCH_SIZE: usize = 64 * 1024;
+/// The longest body that is read to its end for the sake of reusing the connection.
 const MAX_DRAIN: DataSize = DataSize::from_kib(64);
 /// Our choice: an RTT of a slow link. Opening another connection costs no more.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
