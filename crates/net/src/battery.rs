@@ -131,8 +131,10 @@ impl Drop for BatteryMeter {
 /// Integral of the readings so far, by the trapezoidal rule.
 #[derive(Debug, Default)]
 struct PowerIntegral {
+    /// Time since the start of the measurement, and the power at that time.
     last_reading: Option<(Duration, Power)>,
     energy: Energy,
+    /// A reading yielded no power, so there is no result.
     is_invalid: bool,
 }
 

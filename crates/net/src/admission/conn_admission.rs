@@ -23,6 +23,7 @@ pub struct ConnAdmission<T> {
     is_loopback_exempt: bool,
     count: usize,
     next_number: u64,
+    /// The connections of each address, the oldest first: number and handle.
     by_address: BTreeMap<IpAddr, Vec<(u64, T)>>,
     /// Number of connections of each network.
     per_network: BTreeMap<IpAddr, usize>,

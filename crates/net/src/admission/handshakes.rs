@@ -17,6 +17,7 @@ pub struct PendingHandshakes<T> {
     max_total: usize,
     count: usize,
     next_number: u64,
+    /// The connections of each network (rule 2), the oldest first: number and handle.
     by_network: BTreeMap<IpAddr, VecDeque<(u64, T)>>,
     /// Number of connections of each /48.
     per_site: BTreeMap<IpAddr, usize>,

@@ -109,7 +109,9 @@ struct QueryExchange<'a> {
     device: Option<&'a str>,
     name: &'a str,
     pending: Vec<PendingQuery>,
+    /// The addresses that were received so far.
     records: Option<AddressRecords>,
+    /// Why a query was answered without an address.
     error: Option<QueryError>,
 }
 

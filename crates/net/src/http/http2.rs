@@ -63,6 +63,7 @@ pub(super) struct Http2 {
     has_broken_body: bool,
     /// How the connection ended. Data that was received before is still delivered.
     connection_result: Option<Result<(), h2::Error>>,
+    /// The end of the connection was reported as an event.
     is_closed: bool,
 }
 

@@ -87,6 +87,7 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
 #[derive(Clone, Debug, Default)]
 pub struct TlsContext {
     ca_file: Option<PathBuf>,
+    /// The configuration, once it was read.
     config: Option<Arc<ClientConfig>>,
     /// Hosts and ports that require HTTP/1.1, although they offer HTTP/2.
     http1_hosts: Arc<Mutex<BTreeSet<(String, u16)>>>,

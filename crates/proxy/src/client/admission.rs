@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 /// Admission control of one listener.
 pub(crate) struct ClientAdmission {
+    /// All connections, each with the sender that closes it.
     admitted: RefCell<ConnAdmission<Rc<watch::Sender<bool>>>>,
     /// Connections that have not sent a request yet.
     awaiting_request: RefCell<PendingHandshakes<Rc<watch::Sender<bool>>>>,

@@ -26,7 +26,9 @@ use sha2::{Digest as _, Sha256};
 /// The memory budget of all players.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferBudget {
+    /// Memory for windows and playlists together, in bytes.
     total: u64,
+    /// Window memory of one player at most, in bytes.
     per_player: u64,
     usage: Arc<Usage>,
 }
@@ -77,6 +79,7 @@ struct Usage(Mutex<BTreeMap<Client, ClientUsage>>);
 /// The memory in use by one client.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct ClientUsage {
+    /// Memory of base windows, in bytes.
     bases: u64,
     /// Window memory beyond the base windows.
     extras: u64,

@@ -13,6 +13,7 @@ use marline_download::store::Reader;
 
 /// The responses; see the [module documentation](self).
 pub(crate) struct ActiveResponses {
+    /// By the number of the response.
     entries: RefCell<BTreeMap<u64, Entry>>,
     /// Window memory of all responses together, in bytes.
     granted_bytes: Cell<u64>,

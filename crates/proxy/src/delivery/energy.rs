@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 /// The meter; see the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct EnergyMeter {
+    /// `None`: there is no model, so only bytes are counted.
     meter: Option<Meter>,
     links: BTreeMap<String, LinkTraffic>,
 }
@@ -22,6 +23,7 @@ pub(crate) struct EnergyMeter {
 #[derive(Debug)]
 struct LinkTraffic {
     id: LinkId,
+    /// Bytes received over the link so far.
     bytes: u64,
     /// The time of the last sample.
     sampled_at: Instant,

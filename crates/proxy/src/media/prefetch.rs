@@ -64,6 +64,7 @@ struct RenditionPrefetch {
     last_request: RefCell<Option<(Rc<Session>, Vec<MediaSegment>)>>,
     /// The task that prefetches; `None`: nothing is being played.
     task: RefCell<Option<AbortOnDrop>>,
+    /// The time of the player's last request for a segment of it.
     last_used: Cell<Instant>,
 }
 

@@ -33,6 +33,7 @@ use crate::playlist::segment_index::{MediaSegment, SegmentTiming};
 #[derive(Debug, Default)]
 pub(crate) struct PlaylistPlayback {
     pub(crate) rates: RefCell<SegmentRates>,
+    /// By playlist (or multivariant playlist) and set of renditions.
     tracks: RefCell<BTreeMap<(String, usize), Rc<TrackPlayback>>>,
 }
 
@@ -45,9 +46,11 @@ struct TrackState {
     player: Option<Player>,
     /// The start of each segment that may come next, and the time that follows it; `None`: unknown (live).
     expected_starts: BTreeMap<SegmentKey, (Duration, Option<Duration>)>,
+    /// The segments that the player has not finished yet, by their start.
     segments: BTreeMap<Duration, Rc<TrackSegment>>,
     /// Bytes and playing time of segments that have arrived completely.
     completed: (u64, Duration),
+    /// The player may choose between several renditions.
     can_choose: bool,
     /// The end of the last segment of the playlist; `None`: unknown.
     end: Option<Duration>,
@@ -80,6 +83,7 @@ pub(crate) type PlaylistSegment = (Rc<PlaylistPlayback>, Rc<TrackSegment>);
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct TrackStatus {
     pub(crate) state: PlayerState,
+    /// Playing time that is buffered beyond the position.
     pub(crate) buffer: Duration,
     pub(crate) stalls: u32,
     pub(crate) rate: Bitrate,

@@ -41,6 +41,7 @@ pub(crate) struct Session {
     pub(crate) player: String,
     /// The destinations that its URL may lead to.
     pub(crate) egress: EgressPolicy,
+    /// User and password of its URL.
     pub(crate) login: Option<(String, String)>,
     pub(crate) headers: UpstreamHeaders,
     resource: RefCell<Option<Resource>>,

@@ -40,6 +40,7 @@ pub(crate) struct Sessions {
     pub(crate) options: SessionOptions,
     pub(crate) cookie_jars: CookieJars,
     by_key: RefCell<BTreeMap<SessionKey, Rc<Session>>>,
+    /// The next number of a session or a response; decision logs are named by it.
     next_id: Cell<u64>,
 }
 

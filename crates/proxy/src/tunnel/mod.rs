@@ -178,6 +178,7 @@ struct LinkUse {
     links: Rc<UpstreamLinks>,
     link: String,
     key: ClientHost,
+    /// The selector's number of this connection.
     id: u64,
 }
 

@@ -63,6 +63,7 @@ pub(crate) struct ContainerScan {
     held_start: u64,
     buffered: Vec<u8>,
     container: Container,
+    /// The timing, and the name of the structure that contained it.
     found: Option<(VideoTiming, &'static str)>,
     /// The offset of the first picture or sound.
     media_start: Option<u64>,
