@@ -148,6 +148,8 @@ mod tests {
         text.parse().unwrap()
     }
 
+    // The handle of each connection is a number; `admit` returns that of the evicted connection in second place.
+
     #[test]
     fn the_loopback_is_bounded_by_the_total_and_not_per_address() {
         let mut admission = ConnAdmission::new(4, 2).exempting_loopback();

@@ -120,6 +120,8 @@ mod tests {
         text.parse().unwrap()
     }
 
+    // The handle of each connection is a number; `admit` returns that of the evicted connection in second place.
+
     #[test]
     fn a_flooding_client_evicts_only_its_own_connections() {
         let mut open = PendingHandshakes::new(4);

@@ -133,6 +133,7 @@ mod tests {
         config interface 'lte'\n\toption device '/dev/cdc-wdm0'\n\toption proto 'qmi'\n\n\
         config interface 'mm'\n\toption device '/sys/devices/usb1/1-2'\n";
 
+    /// The kernel's routes: only 10.66.0.1 has one, over link 7.
     fn route(address: IpAddr) -> Option<u32> {
         (address == IpAddr::from([10, 66, 0, 1])).then_some(7)
     }

@@ -229,6 +229,7 @@ mod tests {
         Usability::Unused(reason)
     }
 
+    /// Three usable links, of which the kernel prefers eth0 (lowest metric), and four interfaces that are not used.
     fn laptop() -> InterfaceList {
         InterfaceList {
             interfaces: vec![

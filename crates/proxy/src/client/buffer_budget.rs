@@ -369,6 +369,7 @@ mod tests {
     #[test]
     fn playlists_have_a_fixed_share_for_any_number_of_players() {
         let memory = BufferBudget::new(DataSize::from_mib(64), DataSize::from_mib(32));
+        // Playlists may use 4 MiB, large ones 3 MiB of it, and the index for prefetching 2 MiB.
         let mut list = memory.reserve(Client::LOCAL, Purpose::Playlists, 3 << 20).unwrap();
         assert!(
             !list.grow(1) && memory.reserve(Client::LOCAL, Purpose::Playlists, SMALL_RESERVATION + 1).is_none()
@@ -413,9 +414,11 @@ mod tests {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let [one, two] = ["192.0.2.1:5", "192.0.2.2:5"].map(remote_client);
         let greedy: Vec<WindowGrant> = (0..250).filter_map(|_| memory.grant(one, DataSize::ZERO).ok()).collect();
+        // 256 base windows, less the eighth for this machine.
         assert_eq!(greedy.len(), 224);
         assert_eq!(memory.grant(two, DataSize::ZERO).unwrap_err(), GrantError::RemoteShareExhausted);
         let extras: u64 = greedy.iter().map(|grant| grant.extra_size).sum();
+        // Half of the 224 MiB for larger windows.
         assert!(extras <= DataSize::from_mib(112).bytes(), "{extras}");
         let grants: Vec<WindowGrant> =
             (0..50).filter_map(|_| memory.grant(Client::LOCAL, DataSize::ZERO).ok()).collect();
@@ -428,6 +431,7 @@ mod tests {
     fn other_hosts_leave_playlist_memory_to_this_machine_and_to_each_other() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let [one, two, three] = ["192.0.2.1:5", "192.0.2.2:5", "192.0.2.3:5"].map(remote_client);
+        // Playlists may use 32 MiB, 64 small reservations: one other host half of them, all together three quarters.
         let small = |client| memory.reserve(client, Purpose::Playlists, SMALL_RESERVATION);
         let greedy: Vec<Reservation> = std::iter::from_fn(|| small(one)).collect();
         assert_eq!(greedy.len(), 32);

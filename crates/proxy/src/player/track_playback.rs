@@ -432,7 +432,7 @@ mod tests {
         MediaSegment { url: Url::parse(&format!("http://h/{n}")).unwrap(), range: None, duration: SECOND * 2 }
     }
 
-    /// Requests one of twenty segments.
+    /// Requests segment `n` of twenty (from 0) with two seconds each. `is_final`: the playlist is not live.
     fn request_segment(
         playback: &PlaylistPlayback,
         track: &Rc<TrackPlayback>,
@@ -451,6 +451,7 @@ mod tests {
         )
     }
 
+    /// The update of the segment's stream: lead time, position, whether it plays, following bytes and following time.
     fn update_of(
         playback: &PlaylistPlayback,
         segment: &TrackSegment,
@@ -475,6 +476,7 @@ mod tests {
         let playback = PlaylistPlayback::default();
         let track = playback.track("list", 0);
         let first = request_segment(&playback, &track, at(0), 0, true);
+        // 1000 bytes per two seconds, 38 s to follow, a margin of a tenth.
         first.on_buffered(&(0..1000), None, (0, 100));
         assert_eq!(
             update_of(&playback, &first, at(100)),

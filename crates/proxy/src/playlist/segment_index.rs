@@ -333,6 +333,7 @@ mod tests {
         Some(next.iter().map(|piece| piece.url.as_str().to_owned()).collect())
     }
 
+    /// `https://h/v-NNN.m4s`
     fn template() -> SegmentTemplate {
         SegmentTemplate { prefix: "https://h/v-".to_owned(), suffix: ".m4s".to_owned(), min_digits: 3 }
     }
