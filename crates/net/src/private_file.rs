@@ -75,8 +75,8 @@ fn is_credential(path: &Path) -> bool {
     directory.and_then(|directory| Path::new(&directory).canonicalize().ok()).is_some_and(|dir| parent == Some(dir))
 }
 
-/// Opens a log for overwriting: truncated, locked against other processes, accessible to its owner only. Never
-/// blocks.
+/// Opens a log for overwriting: truncated, locked against other processes, accessible to its owner only. Does not
+/// wait for the lock of another process.
 ///
 /// # Errors
 /// It cannot be opened, another process writes it, or another user could have put it there.

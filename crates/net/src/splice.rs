@@ -28,8 +28,11 @@ pub enum Direction {
     Down,
 }
 
-/// Forwards both directions until both have ended, or until nothing was transferred for `idle`. `moved` is called for
-/// each piece that was forwarded.
+/// Forwards both directions until both have ended, or until nothing was transferred in either one for `idle` (for at
+/// most [`HALF_CLOSED_TIMEOUT`] once one has ended). `moved` is called for each piece that was forwarded.
+///
+/// # Errors
+/// Either connection failed, or nothing was transferred for too long.
 pub async fn splice_both(
     client: &TcpStream,
     server: &TcpStream,

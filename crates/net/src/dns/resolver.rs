@@ -62,8 +62,8 @@ impl Resolver {
     }
 
     /// Like [`resolve_for`](Self::resolve_for), for a connection with this egress policy. If the policy is
-    /// restricted, the prefix of the link's NAT64 is discovered first, so that an address behind it counts as the
-    /// IPv4 address to which it translates ([`egress`](crate::egress)).
+    /// restricted, the prefix of the link's NAT64 is discovered before this returns. So an address behind it counts
+    /// as the IPv4 address to which it translates ([`egress`](crate::egress)).
     ///
     /// # Errors
     /// As [`resolve_for`](Self::resolve_for).

@@ -7,7 +7,8 @@
 //! 3. At most [`MAX_QUEUED`] playlists are queued, half of them of one client; beyond that the response is 503. One
 //!    playlist of a client is parsed at a time, so a client with many playlists does not delay the others. The
 //!    programs of this machine are one client, which may use the whole queue and all three threads.
-//! 4. The memory of a playlist is reserved before it is allocated, and the thread owns the reservation.
+//! 4. The memory of a playlist is reserved before it is allocated; that of a decompressed or converted text, which is
+//!    bounded, right afterwards. The thread owns the reservation.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
