@@ -163,7 +163,7 @@ impl PlaylistHandler {
                 } = *rewritten;
                 match parse_error {
                     Some(why) => {
-                        self.publish_notice(session, &format!("the playlist is passed on unchanged: {why}"))
+                        self.publish_notice(session, &format!("the playlist is passed on unparsed: {why}"))
                     }
                     None => {
                         let note =
