@@ -4,7 +4,7 @@
 //! name, and the directory is synced. The new file is always created (`O_EXCL`, `O_NOFOLLOW`), so symbolic links that
 //! another user has put into the directory are never followed. Its name is random (`.NAME.0123456789abcdef.new`), so
 //! two processes that write the same file at the same time do not write into each other's temporary file, and the
-//! last one wins.
+//! content of the process that renames last remains.
 //!
 //! [`replace`] and [`create_new`] take a path. [`replace_in`] and [`create_new_in`] take a directory that the caller has
 //! opened and checked, and write into exactly that directory. The `tempfile` crate was not used: it opens files only

@@ -1,7 +1,7 @@
 //! Measures the power that this machine draws from its battery, in contrast to the figures of the radio energy model.
 //!
-//! It reads the kernel's power-supply class in sysfs and returns energy and mean power of a run, or nothing where the
-//! hardware does not report them.
+//! It reads the kernel's power-supply class in sysfs and returns energy and mean power from [`BatteryMeter::start`]
+//! to [`BatteryMeter::finish`], or nothing where the hardware does not report them.
 //!
 //! 1. A battery reports `power_now` (µW), or `current_now` (µA) and `voltage_now` (µV), whose product is the power
 //!    (the multi-link HTTP thesis, section 3.2.1, reads a phone's power chip in this way). Some drivers report the
@@ -62,12 +62,12 @@ impl Batteries {
     }
 }
 
-/// Energy and mean power drawn over a run.
+/// Energy and mean power drawn between the start and the end of a measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BatteryDraw {
-    /// Total energy of the run.
+    /// Total energy.
     pub energy: Energy,
-    /// Mean power of the run.
+    /// Mean power: the energy divided by the time between the first and the last reading.
     pub power: Power,
 }
 
@@ -107,7 +107,8 @@ impl BatteryMeter {
         Some(Self { stop, thread: Some(thread) })
     }
 
-    /// Takes a last reading and stops. `None`: the machine did not run on battery for the whole time.
+    /// Takes a last reading and stops. `None`: a reading failed, or the machine did not run on battery for the whole
+    /// time.
     pub fn finish(mut self) -> Option<BatteryDraw> {
         self.request_stop();
         self.thread.take()?.join().ok().flatten()
@@ -120,7 +121,7 @@ impl BatteryMeter {
     }
 }
 
-/// Stops the thread when a run fails before [`BatteryMeter::finish`].
+/// Stops the thread when the measurement is given up before [`BatteryMeter::finish`].
 impl Drop for BatteryMeter {
     fn drop(&mut self) {
         self.request_stop();
@@ -130,8 +131,10 @@ impl Drop for BatteryMeter {
 /// Integral of the readings so far, by the trapezoidal rule.
 #[derive(Debug, Default)]
 struct PowerIntegral {
+    /// Time since the start of the measurement, and the power at that time.
     last_reading: Option<(Duration, Power)>,
     energy: Energy,
+    /// A reading yielded no power, so there is no result.
     is_invalid: bool,
 }
 
@@ -151,7 +154,7 @@ impl PowerIntegral {
 
     fn result(&self) -> Option<BatteryDraw> {
         let (elapsed, power) = self.last_reading.filter(|_| !self.is_invalid)?;
-        // A run shorter than two readings has a power, and too little time for a mean.
+        // With a single reading there is no time to divide by, so its power is the mean.
         let power = if elapsed.is_zero() { power } else { self.energy / elapsed };
         Some(BatteryDraw { energy: self.energy, power })
     }

@@ -6,8 +6,9 @@
 //!
 //! 1. Only root and the daemon's own user may send requests. The socket is accessible to its owner only, in a
 //!    directory that only its owner and root can write to, and the credentials of the peer are checked as well.
-//! 2. A slow client is disconnected after two seconds and never blocks the daemon. [`MAX_CONNS`] clients are served
-//!    at a time; the others wait in the kernel's queue.
+//! 2. A connection ends after two seconds, in which the client sends its request, the daemon handles it and the
+//!    client reads the reply. So a slow client never blocks the daemon. [`MAX_CONNS`] clients are served at a time;
+//!    the others wait in the kernel's queue.
 //! 3. A socket that a crashed daemon left behind is replaced. One with a listener is not.
 //!
 //! HTTP was not used: there is one request and one response, and browsers must not reach this interface.
@@ -31,11 +32,13 @@ use crate::run_dir::RunDir;
 
 /// Our choice: ten times the length of the longest request.
 const MAX_REQUEST_LEN: u64 = 1024;
-/// Our choice: a program on the same machine that needs longer has hung.
+/// Limit for a whole connection on the daemon's side: reading the request, handling it and writing the reply. Our
+/// choice: a program on the same machine that needs longer has hung.
 const IO_TIMEOUT: Duration = Duration::from_secs(2);
 /// Our choice: people and a monitoring program send requests; more at once is a mistake in a script.
 pub const MAX_CONNS: usize = 16;
-/// Same as the standard library. Connections wait there for one of the [`MAX_CONNS`] permits.
+/// Length of the kernel's queue of connections that wait for one of the [`MAX_CONNS`] permits. Same as the standard
+/// library.
 const BACKLOG: i32 = 128;
 
 /// The reply on the wire.
@@ -56,7 +59,7 @@ pub struct ControlServer {
     accept_task: tokio::task::JoinHandle<()>,
     dir: RunDir,
     file_name: String,
-    /// Device and inode of the socket: another run may have replaced the file meanwhile.
+    /// Device and inode of the socket: another daemon may have replaced the file meanwhile.
     file_id: (u64, u64),
 }
 
@@ -203,7 +206,7 @@ pub enum ControlError {
         /// Path of the socket.
         socket: PathBuf,
     },
-    /// The daemon exited before it responded.
+    /// The daemon shuts down, or closed the connection without a complete reply.
     #[error("`{0}` has ended")]
     Ended(&'static str),
     /// No response arrived, or it is not valid.

@@ -7,14 +7,20 @@
 //!
 //! Where to start reading:
 //!
-//! 1. [`links`]: which interfaces can carry traffic ([`links::list_interfaces`]), and which of them a run uses
-//!    ([`links::LinkSelection`]).
+//! 1. [`links`]: which interfaces can carry traffic ([`links::list_interfaces`]), and which of them the program
+//!    uses ([`links::LinkSelection`]).
 //! 2. [`dns`]: names are resolved over the link that will be used ([`dns::Resolver`]).
 //! 3. [`egress`]: which addresses a request may reach, checked before each connection ([`egress::EgressPolicy`]).
 //! 4. [`http`]: client connections that are bound to one link ([`http::Connection`]), with TLS, proxies and [`cookies`].
 //! 5. [`control_socket`] and [`run_dir`]: the control socket of a daemon, and the run directory that contains it.
 //! 6. [`recorded_machine`]: a state machine of `marline-core` together with its decision log, which `marline replay` runs
 //!    again.
+//!
+//! Smaller parts: listeners use [`admission`] (which connections are kept), [`socks5`] and [`splice`] (forwards bytes
+//! between two connections). Files are written with [`atomic_file`] and [`private_file`]. [`mptcp`] opens MPTCP sockets,
+//! and [`mptcp_send_queue`] decides when to write to them. [`battery`] measures the power that the machine draws,
+//! [`checksum`] parses the expected digest of a file, [`random`] yields random bytes, and [`rlimit`] raises the limit of
+//! open files.
 
 pub mod admission;
 pub mod atomic_file;

@@ -75,11 +75,11 @@ fn is_credential(path: &Path) -> bool {
     directory.and_then(|directory| Path::new(&directory).canonicalize().ok()).is_some_and(|dir| parent == Some(dir))
 }
 
-/// Opens a log for overwriting: truncated, locked against other processes, accessible to its owner only. Never
-/// blocks.
+/// Opens a log for overwriting: truncated, locked against other processes, accessible to its owner only. Does not
+/// wait for the lock of another process.
 ///
 /// # Errors
-/// It cannot be opened, another run writes it, or another user could have put it there.
+/// It cannot be opened, another process writes it, or another user could have put it there.
 pub fn create_log(path: &Path) -> io::Result<File> {
     let file = open_log(path, false)?;
     // A device or a pipe cannot be truncated, and is not exclusively this process's, so it is not locked.

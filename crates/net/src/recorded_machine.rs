@@ -53,7 +53,7 @@ pub enum MachineEvent<I> {
 /// Returns `None` without a path.
 ///
 /// # Errors
-/// The file cannot be created, or another run writes it.
+/// The file cannot be created, or another process writes it.
 pub fn create_log_file(path: Option<PathBuf>) -> Result<Option<LogFile>, LogError> {
     let Some(path) = path else { return Ok(None) };
     match create_log(&path) {
@@ -67,7 +67,8 @@ where
     M: Machine<Input: Clone + Serialize + std::fmt::Debug, Output: Clone + Serialize + std::fmt::Debug>,
     C: Serialize,
 {
-    /// Wraps `machine` and creates the log at `trace`, which begins with the configuration of the machine.
+    /// Wraps `machine` and creates the log at `path`, which begins with the configuration of the machine. Without a
+    /// path there is no log.
     ///
     /// # Errors
     /// The log cannot be created.

@@ -216,7 +216,8 @@ fn is_controlled_by_root(directory: impl AsFd) -> io::Result<bool> {
 const PATH_FLAGS: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 const CREATE_NEW_FLAGS: OFlags = OFlags::CREATE.union(OFlags::EXCL).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 const OWNER_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Our choice: enough for thousands of endpoints, more than any host has.
+/// Maximum length of a file that is read. Our choice: enough for the records of thousands of MPTCP endpoints, more
+/// than any host has.
 const MAX_FILE_LEN: u64 = 1 << 20;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! SOCKS5 server side (RFC 1928): CONNECT without authentication, to IPv4 and IPv6 addresses and to names.
 //!
-//! It reads the request of a client whose first byte, the version 5, was already consumed, and returns the requested
-//! host and port, or the reply code of a refusal (RFC 1928 section 6).
+//! It reads the greeting and the request of a client, from the first byte (the version, 5) on: a caller that
+//! distinguishes protocols by this byte must only peek at it. It returns the requested host and port, or the reply
+//! code of a refusal (RFC 1928 section 6).
 //!
 //! 1. Only "no authentication" is offered: every client that can reach the port may use it.
 //! 2. BIND and UDP ASSOCIATE are refused with code 7: a download needs neither.

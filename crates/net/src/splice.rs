@@ -2,8 +2,8 @@
 //!
 //! 1. Bytes go through a pipe in the kernel (splice(2)), which takes a third of the processor time of a copy. Sockets
 //!    that do not support splice are copied through memory.
-//! 2. Data is read only as fast as the receiving side accepts it, so the sender is slowed down by its own receive
-//!    window.
+//! 2. Data is read only as fast as the receiving side accepts it. So this host's receive buffer for the sending side
+//!    fills up, and the receive window that it advertises slows the sender down.
 //! 3. The end of one direction is forwarded, and the other direction continues: TCP allows half-closed connections,
 //!    and some protocols rely on them.
 
@@ -28,8 +28,11 @@ pub enum Direction {
     Down,
 }
 
-/// Forwards both directions until both have ended, or until nothing was transferred for `idle`. `moved` is called for
-/// each piece that was forwarded.
+/// Forwards both directions until both have ended, or until nothing was transferred in either one for `idle` (for at
+/// most [`HALF_CLOSED_TIMEOUT`] once one has ended). `moved` is called for each piece that was forwarded.
+///
+/// # Errors
+/// Either connection failed, or nothing was transferred for too long.
 pub async fn splice_both(
     client: &TcpStream,
     server: &TcpStream,
@@ -141,7 +144,7 @@ async fn copy_direction(from: &TcpStream, to: &TcpStream, mut moved: impl FnMut(
     }
 }
 
-/// How long a half-closed connection may be idle.
+/// How long a connection may be idle after one direction has ended.
 pub const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10 * 60);
 /// Our choice: 5 ms of a connection at 400 Mbit/s.
 const PIPE_LEN: usize = 256 * 1024;

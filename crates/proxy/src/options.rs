@@ -26,13 +26,13 @@ pub struct Options {
     pub allow_lan: bool,
     /// The links that may be used.
     pub links: Links,
-    /// Whether and when metered links are used.
+    /// Whether and when metered links are used. Default: only while no unmetered link works.
     pub metered: MeteredUse,
     /// PEM file with the only certificate authorities to trust; `None`: those of the system.
     pub ca_file: Option<PathBuf>,
-    /// How many bytes may be buffered for one player.
+    /// How many bytes may be buffered for one player. Default: 32 MB.
     pub window: DataSize,
-    /// How many bytes may be buffered for all players together.
+    /// How many bytes may be buffered for all players together. Default: 512 MB.
     pub memory: DataSize,
     /// Decides which link fetches which bytes of a video, and which radios stay idle.
     pub policy: Policy,
@@ -42,7 +42,7 @@ pub struct Options {
     pub objective: Objective,
     /// Whether the connections of one client to one host are spread over the links.
     pub spread_mode: SpreadMode,
-    /// A tunnel without any traffic is closed after this time.
+    /// A tunnel without any traffic is closed after this time. Default: 124 minutes.
     pub idle_timeout: Duration,
     /// Header fields for one origin (`-H`), in addition to those of the player.
     pub origin_headers: Option<OriginHeaders>,
@@ -52,7 +52,8 @@ pub struct Options {
     pub energy_model: Option<Model>,
     /// Price of received data by interface name, in millionths of the currency for 10^9 bytes.
     pub prices: Vec<(String, u64)>,
-    /// The folder for decision logs, one for each response; `None`: none are written.
+    /// The folder for decision logs (which `marline replay` runs again), one for each response; `None`: none are
+    /// written.
     pub trace_dir: Option<PathBuf>,
     /// The IPC socket of an mpv (`--input-ipc-server`), from which the proxy reads the state of playback.
     pub mpv_socket: Option<PathBuf>,

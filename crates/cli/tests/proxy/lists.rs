@@ -136,7 +136,7 @@ fn a_playlist_with_errors_is_rewritten_as_far_as_possible() {
     let now = proxy.status();
     let mut reasons = now["sessions"].as_array().unwrap().iter().map(|session| session["reason"].as_str().unwrap());
     assert!(
-        reasons.any(|reason| reason.starts_with("the playlist is passed on unchanged: it is not well-formed XML")),
+        reasons.any(|reason| reason.starts_with("the playlist is passed on unparsed: it is not well-formed XML")),
         "{now:#}"
     );
     let film = proxy.get(&server.url("/film.m3u8"), &["-r", "10-19"]);

@@ -3,11 +3,12 @@
 //! 1. An address has at most `max_per_address` connections: further ones are refused.
 //! 2. At `max_total` connections, the network with the most connections loses one: the newest connection of the
 //!    busiest address in it. If the eviction would only change which network has the most, the busiest address in the
-//!    newcomer's own network loses its newest connection instead; if the newcomer itself is that address, it is
-//!    refused. A client that opens a thousand connections keeps no other client out, and the longest-running
-//!    connections continue.
+//!    newcomer's own network loses its newest connection instead. The newcomer is refused if no address in its
+//!    network has at least two connections more than the newcomer's address. A client that opens a thousand
+//!    connections keeps no other client out, and the longest-running connections continue.
 //! 3. A network is one IPv4 address or an IPv6 /64. All clients of a LAN share a /64, and a client can invent any
-//!    number of addresses in it. It takes no connections from other networks by that.
+//!    number of addresses in it. Their connections count together, so invented addresses do not help it to evict
+//!    connections of other networks.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,6 +23,7 @@ pub struct ConnAdmission<T> {
     is_loopback_exempt: bool,
     count: usize,
     next_number: u64,
+    /// The connections of each address, the oldest first: number and handle.
     by_address: BTreeMap<IpAddr, Vec<(u64, T)>>,
     /// Number of connections of each network.
     per_network: BTreeMap<IpAddr, usize>,
@@ -145,6 +147,8 @@ mod tests {
     fn parse_ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
+
+    // The handle of each connection is a number; `admit` returns that of the evicted connection in second place.
 
     #[test]
     fn the_loopback_is_bounded_by_the_total_and_not_per_address() {

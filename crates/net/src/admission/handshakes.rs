@@ -1,7 +1,7 @@
 //! Limits connections whose peer has not identified itself yet, and chooses which one to evict.
 //!
 //! 1. A new connection is always admitted. Beyond the limit it replaces the oldest connection of the network that has
-//!    the most. A client that opens ten thousand connections and sends nothing replaces only its own, and an edge
+//!    the most. A client that opens ten thousand connections and sends nothing replaces only its own, and a client
 //!    from elsewhere is admitted at once.
 //! 2. A network is one IPv4 address or an IPv6 /64, which is the least that a subscriber has (RFC 6177). A subscriber
 //!    with many of them has a /48. So networks are compared first by the total of their /48, and then by their own
@@ -17,6 +17,7 @@ pub struct PendingHandshakes<T> {
     max_total: usize,
     count: usize,
     next_number: u64,
+    /// The connections of each network (rule 2), the oldest first: number and handle.
     by_network: BTreeMap<IpAddr, VecDeque<(u64, T)>>,
     /// Number of connections of each /48.
     per_site: BTreeMap<IpAddr, usize>,
@@ -61,7 +62,8 @@ impl<T> PendingHandshakes<T> {
         }
     }
 
-    /// Evicts one connection, also when another resource is short; returns its handle.
+    /// Evicts one connection as in rule 1, and returns its handle. Listeners also call it when another resource runs
+    /// out, such as file descriptors.
     pub fn evict(&mut self) -> Option<T> {
         // With equal counts the network whose oldest connection is the oldest of all loses it.
         let busiest = self
@@ -117,6 +119,8 @@ mod tests {
     fn parse_ip(text: &str) -> IpAddr {
         text.parse().unwrap()
     }
+
+    // The handle of each connection is a number; `admit` returns that of the evicted connection in second place.
 
     #[test]
     fn a_flooding_client_evicts_only_its_own_connections() {

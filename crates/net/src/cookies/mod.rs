@@ -1,4 +1,4 @@
-//! Cookies that servers set, kept in memory for one run of a program or one player (RFC 6265).
+//! Cookies that servers set (RFC 6265), kept in memory: one jar for a program, or for each user of the proxy.
 //!
 //! The crate `cookie_store` decides which cookie is sent to which host, path and scheme. This module adds limits that
 //! it does not have: the number and length of cookies and the length of the `Cookie` field. It also applies the list
@@ -84,7 +84,7 @@ impl CookieJar {
 
 /// The value of a `Set-Cookie` field as text. Cookies must be sent back byte for byte (RFC 6265 section 5.4), and
 /// some servers write Latin-1. If the bytes are not UTF-8, each byte from 0x80 on is represented by a character of a
-/// private range.
+/// private range. So is each such character of a valid UTF-8 value, byte by byte.
 pub(crate) fn cookie_text(value: &[u8]) -> Cow<'_, str> {
     let is_private = |c: char| (PRIVATE_BASE + 0x80..=PRIVATE_BASE + 0xff).contains(&u32::from(c));
     match std::str::from_utf8(value) {
@@ -163,14 +163,17 @@ pub(crate) mod fuzzing {
     }
 }
 
-/// RFC 6265 section 6.1 requires at least 50 per domain, and 4096 bytes each.
+/// Maximum number of stored cookies that match one URL; further ones are ignored. RFC 6265 section 6.1 requires at
+/// least 50 per domain.
 const MAX_PER_DOMAIN: usize = 50;
+/// Maximum length of a `Set-Cookie` field in bytes, from the same section.
 const MAX_COOKIE_LEN: usize = 4096;
-/// Our choice: ten servers that each set the maximum; 2 MiB in total.
+/// Maximum number of cookies in a jar. Our choice: ten servers that each set the maximum; 2 MiB in total.
 const MAX_COOKIES: usize = 500;
-/// Start of the private range of [`cookie_text`], minus 0x80.
+/// Byte B (from 0x80 on) is represented by the character at this code point plus B ([`cookie_text`]). The characters
+/// are in Unicode's private use area.
 const PRIVATE_BASE: u32 = 0xf700;
-/// As in curl: nginx and Apache httpd accept 8 KiB per field.
+/// Maximum length of the `Cookie` field in bytes. As in curl: nginx and Apache httpd accept 8 KiB per field.
 const MAX_FIELD_LEN: usize = 8190;
 
 #[cfg(test)]

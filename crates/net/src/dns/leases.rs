@@ -30,7 +30,8 @@ const DHCLIENT_DIRS: [&str; 2] = ["var/lib/dhcp", "var/lib/dhclient"];
 /// Our choice: more files than any of these directories has.
 const MAX_FILES: usize = 256;
 
-/// The servers of the link as texts, in the order of the files.
+/// The servers of the link, as the files write them. Only the first source that has any is used: one of the
+/// directories with files like resolv.conf, then all dhclient files, then netifd.
 pub(super) fn server_texts(paths: &SystemPaths, link: &Interface) -> Vec<String> {
     let mut servers: Vec<String> = Vec::new();
     for directory in RESOLV_CONF_DIRS {

@@ -1,9 +1,9 @@
 //! Runs blocking look-ups on threads of their own, and limits their number.
 //!
 //! The system's resolver can hang for half a minute and blocks its thread for as long. So at most [`MAX_TOTAL`]
-//! look-ups run at a time, [`MAX_REMOTE`] for all remote hosts together, and [`MAX_PER_HOST`] for one of them. A host
-//! that requests many names that hang delays no other host. A permit is returned when the look-up has really ended,
-//! even if its requester gave up long before.
+//! look-ups of one [`LookupThreads`] run at a time, [`MAX_REMOTE`] for all remote hosts together (hosts that use this
+//! machine as a proxy), and [`MAX_PER_HOST`] for one of them. A host that requests many names that hang delays no
+//! other host. A permit is returned when the look-up has really ended, even if its requester gave up long before.
 //!
 //! Threads of the tokio runtime were not used: the runtime waits for them when the program exits.
 
@@ -73,8 +73,9 @@ async fn acquire_permit(semaphore: &Arc<Semaphore>) -> Option<OwnedSemaphorePerm
 
 /// Our choice: enough for the names of one page on each device of a household.
 const MAX_TOTAL: usize = 64;
-/// A quarter is left for programs of this machine.
+/// A quarter of [`MAX_TOTAL`] is left for programs of this machine.
 const MAX_REMOTE: usize = 48;
+/// Maximum for one remote host (an IPv4 address or an IPv6 /64).
 const MAX_PER_HOST: usize = 8;
 /// Our choice: glibc's resolver needs less than half of it.
 const STACK_LEN: usize = 256 * 1024;

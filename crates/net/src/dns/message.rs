@@ -163,6 +163,7 @@ fn collect_addresses(
 struct Record<'a> {
     owner: Name,
     record_type: RecordType,
+    /// Time to live in seconds.
     ttl: u32,
     data: &'a [u8],
     /// Offset of the data in the message: names in the data may be compressed.

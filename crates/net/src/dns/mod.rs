@@ -17,8 +17,9 @@
 //! 5. Only address families that the link has are queried and returned. IPv6 comes first if the link has a public
 //!    IPv6 address (RFC 8305 section 4, RFC 6724 section 2.1). Over a link without IPv4, IPv4 addresses are
 //!    translated to those of the network's NAT64, if it has one (`nat64`).
-//! 6. Responses are cached for their time to live, at most five minutes, and at most `resolver::MAX_CACHED` of them.
-//!    A name that has resolved to a public address does not resolve to this machine later (`rebinding`).
+//! 6. Responses are cached for their time to live, at least two seconds and at most five minutes, and at most
+//!    `resolver::MAX_CACHED` of them. A name that has resolved to a public address does not resolve to this machine
+//!    or to a local network later (`rebinding`).
 //! 7. "No such name" is a definitive answer, and distinct from a timeout: only a timeout is worth a retry.
 //!
 //! Messages are encoded and decoded with hickory-proto (`message`). `hickory-resolver` was not used: it supports

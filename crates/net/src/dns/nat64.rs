@@ -3,8 +3,8 @@
 //! The network's prefix is discovered as in RFC 7050: its DNS64 returns the two well-known IPv4 addresses of
 //! `ipv4only.arpa`, embedded in the prefix. Other IPv4 addresses are then embedded as in RFC 6052 section 2.2.
 //!
-//! Only public addresses are translated. A private one would be a machine of the network's operator, and rules about
-//! private addresses would not recognize it behind the prefix.
+//! Only public addresses are translated: a private one would be a machine of the network's operator, not the server
+//! that is meant.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -65,7 +65,8 @@ impl Nat64Prefix {
     }
 }
 
-/// Public addresses, the well-known prefixes (RFC 6052, RFC 8215), and unique local ones (RFC 4193).
+/// Whether an address may be in the prefix of a NAT64: public addresses, the well-known prefixes (RFC 6052, RFC
+/// 8215), and unique local addresses (RFC 4193) may.
 fn may_be_nat64_prefix(address: Ipv6Addr) -> bool {
     let first = address.segments()[0];
     first & 0xe000 == 0x2000 || address.segments()[..2] == [0x64, 0xff9b] || first & 0xfe00 == 0xfc00

@@ -13,7 +13,7 @@ use super::server_notation::{is_routed_over, nameservers};
 use super::system_paths::SystemPaths;
 use crate::links::Interface;
 
-/// The second file is that of OpenWrt before 21.02.
+/// The first of these that is not empty is read. The second one is that of OpenWrt before 21.02.
 const RESOLV_CONF_AUTO: [&str; 2] = ["tmp/resolv.conf.d/resolv.conf.auto", "tmp/resolv.conf.auto"];
 const UCI_NETWORK: &str = "etc/config/network";
 /// Our choice: more logical interfaces than any router has.
@@ -133,6 +133,7 @@ mod tests {
         config interface 'lte'\n\toption device '/dev/cdc-wdm0'\n\toption proto 'qmi'\n\n\
         config interface 'mm'\n\toption device '/sys/devices/usb1/1-2'\n";
 
+    /// The kernel's routes: only 10.66.0.1 has one, over link 7.
     fn route(address: IpAddr) -> Option<u32> {
         (address == IpAddr::from([10, 66, 0, 1])).then_some(7)
     }

@@ -3,8 +3,9 @@
 //! 1. The queries for both address families are sent at once from one socket, with its own port and random IDs (RFC
 //!    5452 section 4).
 //! 2. After one family was answered with addresses, the other one gets 50 ms more (RFC 8305 section 3).
-//! 3. After a timeout, unanswered queries are sent once more. A truncated response is fetched over TCP (RFC 7766
-//!    section 5). A server that does not support EDNS is queried again without it (RFC 6891 section 7).
+//! 3. If no address has arrived when the first timeout ends, unanswered queries are sent once more. A truncated
+//!    response is fetched over TCP (RFC 7766 section 5). A server that does not support EDNS is queried again without
+//!    it (RFC 6891 section 7).
 //! 4. Datagrams that are not a response to a pending query are ignored and do not end the wait.
 
 use std::collections::hash_map::RandomState;
@@ -39,8 +40,8 @@ pub(super) enum QueryError {
     ServerFailed(String),
 }
 
-/// Our choice: how long each round waits. The first one covers the RTT of the slowest satellite link. Both together are
-/// shorter than glibc's timeout for an unresponsive server (5 s).
+/// Our choice: how long each of the two rounds waits for responses. The first one covers the RTT of the slowest
+/// satellite link. Both together are shorter than glibc's timeout for an unresponsive server (5 s).
 const RETRY_TIMEOUTS: [Duration; 2] = [Duration::from_millis(800), Duration::from_millis(1200)];
 
 /// The "Resolution Delay" of RFC 8305 section 3.
@@ -108,7 +109,9 @@ struct QueryExchange<'a> {
     device: Option<&'a str>,
     name: &'a str,
     pending: Vec<PendingQuery>,
+    /// The addresses that were received so far.
     records: Option<AddressRecords>,
+    /// Why a query was answered without an address.
     error: Option<QueryError>,
 }
 

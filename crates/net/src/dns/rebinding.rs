@@ -28,6 +28,7 @@ pub(super) struct RebindingGuard {
 
 #[derive(Debug)]
 struct NameRecord {
+    /// The time of the last answer for this name.
     last_seen: Instant,
     /// The zones of the first answer; empty: the name is public.
     local_zones: Vec<AddressZone>,

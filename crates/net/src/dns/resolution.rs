@@ -61,7 +61,8 @@ pub enum ResolutionSource {
 pub struct ResolveError {
     /// The message for the user, including the name.
     pub message: String,
-    /// An authority denies the name, so a retry is useless. `false`: no server answered, and a retry may succeed.
+    /// A retry is useless: the name does not exist, is invalid, has no address for this link, or is refused (DNS
+    /// rebinding). `false`: no server answered, and a retry may succeed.
     pub is_definitive: bool,
 }
 

@@ -18,8 +18,8 @@ use super::{Resolution, ResolutionSource, ResolveError, hosts};
 use crate::egress::{AddressZone, EgressPolicy};
 use crate::links::Interface;
 
-/// Resolves names, each for the link that will carry the connection. One instance serves a whole run, because it
-/// caches results.
+/// Resolves names, each for the link that will carry the connection. One instance serves the whole program, because
+/// it caches results.
 #[derive(Debug, Default)]
 pub struct Resolver {
     paths: SystemPaths,
@@ -34,7 +34,8 @@ pub struct Resolver {
     config_threads: LookupThreads,
 }
 
-/// Our choice: a longer download resolves again, so that it notices a CDN node that has moved.
+/// Longest time for which a result is cached. Our choice: a longer download resolves again, so that it notices a CDN
+/// node that has moved.
 const MAX_TTL: Duration = Duration::from_secs(300);
 /// Our choice: connections that open at the same time share one result, even if its time to live is zero.
 const MIN_TTL: Duration = Duration::from_secs(2);
@@ -42,9 +43,10 @@ const MIN_TTL: Duration = Duration::from_secs(2);
 const SYSTEM_TTL: Duration = Duration::from_secs(30);
 /// Maximum number of cached results. Our choice: a few pages in a few browsers, over a few links.
 pub(super) const MAX_CACHED: usize = 2000;
-/// Our choice: at most as many as the system's resolver queries; each may take two seconds.
+/// How many servers of a link [`Resolver::can_resolve_over`] and [`Resolver::query_link_servers`] query; an ordinary
+/// look-up queries all until its time limit. Our choice: each may take two seconds.
 const MAX_SERVERS: usize = 2;
-/// RFC 1035 section 3.1, as text; a final dot may follow.
+/// Longest name as text, with a final dot (RFC 1035 section 3.1: 253 characters without it).
 const MAX_NAME_LEN: usize = 254;
 
 impl Resolver {
@@ -60,8 +62,8 @@ impl Resolver {
     }
 
     /// Like [`resolve_for`](Self::resolve_for), for a connection with this egress policy. If the policy is
-    /// restricted, the prefix of the link's NAT64 is discovered first, so that an address behind it counts as the
-    /// IPv4 address to which it translates ([`egress`](crate::egress)).
+    /// restricted, the prefix of the link's NAT64 is discovered before this returns. So an address behind it counts
+    /// as the IPv4 address to which it translates ([`egress`](crate::egress)).
     ///
     /// # Errors
     /// As [`resolve_for`](Self::resolve_for).
@@ -329,8 +331,8 @@ impl Resolver {
     }
 
     /// Resolves a name by the servers that can be queried over the link only. Neither the system's resolver nor the
-    /// rebinding guard is used, so the result is for requests that do not trust it. `None`: the servers return no
-    /// address.
+    /// rebinding guard is used, so the result is only for requests that expect a forged address, such as the check
+    /// for a captive portal. `None`: the servers return no address.
     pub async fn query_link_servers(&self, name: &str, link: &Interface) -> Option<Resolution> {
         let families = link_families(link);
         for (source, server) in self.link_servers(None, link).await.into_iter().take(MAX_SERVERS) {
@@ -343,7 +345,7 @@ impl Resolver {
         None
     }
 
-    /// Whether a service of this machine lists servers of this link, not only `/etc/resolv.conf`.
+    /// Whether a network service or a DHCP client lists servers of this link, not only `/etc/resolv.conf`.
     pub async fn has_link_servers(&self, link: &Interface) -> bool {
         self.link_servers(None, link).await.first().is_some_and(|(source, _)| *source != ServerSource::ResolvConf)
     }

@@ -40,7 +40,8 @@ impl ServerSource {
     }
 }
 
-/// The servers that can be queried over the link, with the service that listed them. Blocks for at most 200 ms.
+/// The servers that can be queried over the link, with the service that listed them. Waits for D-Bus at most 200 ms
+/// in all.
 pub(super) fn link_servers(paths: &SystemPaths, link: &Interface) -> Option<(ServerSource, Vec<SocketAddr>)> {
     let mut bus = None;
     for source in [
@@ -163,7 +164,8 @@ fn is_private(address: IpAddr) -> bool {
 
 /// Returns the D-Bus connection; the first call opens it.
 fn bus_connection<'a>(paths: &SystemPaths, bus: &'a mut Option<Bus>) -> Option<&'a mut Bus> {
-    /// Our choice: as for metered links; a name look-up must not wait longer for a broken bus.
+    /// For connecting and all queries of one look-up. Our choice: as for metered links; a name look-up must not wait
+    /// longer for a broken bus.
     const BUS_TIMEOUT: Duration = Duration::from_millis(200);
     if bus.is_none() {
         let socket = paths.root.join("run/dbus/system_bus_socket");

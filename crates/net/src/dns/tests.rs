@@ -17,7 +17,8 @@ use super::{Resolution, ResolutionSource, ResolveError};
 use crate::links::{Interface, Subnet};
 use crate::testing::{default_route, test_interface};
 
-/// A usable interface with these addresses and prefix lengths, and default routes for their families.
+/// A usable interface with these addresses and prefix lengths (`192.0.2.2/24`), and default routes for their
+/// families. In the tests, `four` and `six` are links with one family, and `both` with both.
 pub(crate) fn test_link(name: &str, index: u32, addresses: &[&str]) -> Interface {
     let networks: Vec<Subnet> = addresses
         .iter()

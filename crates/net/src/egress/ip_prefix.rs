@@ -12,7 +12,7 @@ pub struct IpPrefix {
 }
 
 impl IpPrefix {
-    /// The addresses whose first `bits` bits equal those of `base`.
+    /// The addresses whose first `prefix_len` bits equal those of `address`.
     pub const fn new(address: IpAddr, prefix_len: u8) -> Self {
         Self { address, prefix_len }
     }

@@ -9,7 +9,9 @@
 //! |---|---|
 //! | the user of this machine, or a program on it | any zone |
 //! | a server: redirect, mirror, playlist | the Internet, and the zone of the least local server that referred to it |
-//! | another host | the Internet, and private addresses of the network that this host is in |
+//! | another host, a client of a listener here | the Internet, and private addresses of networks that the other host is in |
+//!
+//! A server on this machine may refer to private networks as well.
 //!
 //! A connection that was requested at a listener of this process never leads back to that listener
 //! ([`EgressPolicy::with_listener`]).

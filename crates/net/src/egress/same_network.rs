@@ -9,7 +9,8 @@ use marline_sys::netlink::RouteSocket;
 use super::IpPrefix;
 
 /// Whether the networks of one interface contain both addresses: then these hosts can reach each other without this
-/// machine. A link-local `one` belongs to the interface with index `scope`. `false` if the kernel cannot be queried.
+/// machine. A link-local `one` belongs to the interface with index `scope_id`. `false` if the kernel cannot be
+/// queried.
 pub(super) fn is_same_network(one: IpAddr, scope_id: u32, other: IpAddr) -> bool {
     let networks = interface_networks()
         .inspect_err(|error| tracing::warn!(%error, "cannot read the addresses of this machine's interfaces"));

@@ -83,9 +83,10 @@ const fn v6_prefix(segments: [u16; 8], bits: u8) -> IpPrefix {
     IpPrefix::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), bits)
 }
 
-/// From IANA's registries of special-purpose addresses. Single addresses come before the prefixes that contain them,
-/// because the first match decides. Metadata services: Alibaba, Azure, Oracle; Amazon, Google, Oracle, Scaleway and
-/// Linode over IPv6. All other clouds use link-local addresses.
+/// From IANA's registries of special-purpose addresses. Smaller prefixes come before the larger ones that contain
+/// them, because the first match decides. Metadata services: Alibaba, Azure, Oracle; Amazon, Google, Oracle, Scaleway
+/// and Linode over IPv6. All other clouds use 169.254.169.254. Other link-local addresses of clouds, such as
+/// 169.254.170.2, are in [`AddressZone::LinkLocal`].
 const SPECIAL_PREFIXES: [(IpPrefix, AddressZone); 23] = [
     (v4_prefix(100, 100, 100, 200, 32), AddressZone::Metadata),
     (v4_prefix(168, 63, 129, 16, 32), AddressZone::Metadata),

@@ -3,8 +3,9 @@
 //! 1. The socket is bound to the device before the SYN is sent, so the connection cannot use the route or address of
 //!    another link.
 //! 2. Each address is checked when its turn comes ([`EgressPolicy`]); forbidden ones are skipped.
-//! 3. Happy Eyeballs (RFC 8305 section 5): the next address is tried after [`ATTEMPT_DELAY`], or when the last
-//!    attempt has failed. The first connection is used, and the other attempts are dropped.
+//! 3. Happy Eyeballs (RFC 8305 section 5): the next address is tried [`ATTEMPT_DELAY`] after the latest attempt
+//!    began, or as soon as all attempts so far have failed. The first connection is used, and the other attempts are
+//!    dropped.
 //! 4. If all attempts fail, the error of the first address is reported, because it was the preferred one.
 //! 5. One timeout covers everything, including TLS.
 //!
@@ -50,7 +51,7 @@ pub struct DialRequest {
     pub server_name: String,
     /// TLS configuration, including ALPN; `None`: plain TCP and HTTP/1.1. See [`tls_config`](super::tls_config).
     pub tls: Option<Arc<ClientConfig>>,
-    /// Maximum time for connecting and TLS together.
+    /// Maximum time for connecting, the proxy tunnel and TLS together.
     pub timeout: Duration,
     /// Flow-control windows, if HTTP/2 is negotiated.
     pub http2_windows: Http2Windows,
@@ -79,8 +80,8 @@ impl DialRequest {
         tokio::time::timeout(self.timeout, self.establish()).await.unwrap_or_else(timed_out)
     }
 
-    /// Opens a plain TCP connection. Returns the socket, and the time from its SYN to the SYN-ACK. TLS is left to the
-    /// caller.
+    /// Opens a plain TCP connection. Returns the socket, and the time from its SYN to the SYN-ACK. The proxy tunnel
+    /// and TLS are left to the caller.
     ///
     /// # Errors
     /// As [`Connection::dial`].
@@ -147,7 +148,7 @@ impl DialRequest {
                         Poll::Pending => {}
                     }
                 }
-                // The next address starts when nothing else runs, or when the last attempt had its head start.
+                // The next address starts when no attempt runs, or when the latest attempt has had its head start.
                 let due = running.is_empty() || next_attempt.as_mut().poll(cx).is_ready();
                 match if due { waiting.next() } else { None } {
                     Some(&address) => {

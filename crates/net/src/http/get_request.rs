@@ -66,7 +66,7 @@ impl GetRequest {
         Ok(request)
     }
 
-    /// Calls `put` for every field except Host.
+    /// Calls `append` for every field except Host.
     fn for_each_field(&self, mut append: impl FnMut(&HeaderName, &HeaderValue)) {
         let is_given = |name: &HeaderName| self.headers.iter().any(|(n, _)| n == name);
         if !is_given(&header::USER_AGENT) {

@@ -46,6 +46,7 @@ impl Default for Http2Windows {
 pub(super) struct Http2 {
     sender: SendRequest<Bytes>,
     connection: client::Connection<LimitedStream, Bytes>,
+    /// How many bytes the connection may still read from the socket; set before each poll of it.
     read_budget: ReadBudget,
     /// Requests for which no stream could be opened yet.
     queued: VecDeque<(ReqId, http::Request<()>)>,
@@ -62,6 +63,7 @@ pub(super) struct Http2 {
     has_broken_body: bool,
     /// How the connection ended. Data that was received before is still delivered.
     connection_result: Option<Result<(), h2::Error>>,
+    /// The end of the connection was reported as an event.
     is_closed: bool,
 }
 
@@ -74,7 +76,9 @@ struct StreamExchange {
 
 enum StreamStage {
     AwaitHead(ResponseFuture),
+    /// The head was reported, and the body is not accepted yet.
     HeadReported(RecvStream),
+    /// The body, and how many more bytes of it may be delivered.
     Body(RecvStream, u64),
 }
 
@@ -387,7 +391,8 @@ impl Event {
     }
 }
 
-/// Converts an HTTP/2 error; `kind` is used if the peer has given up.
+/// Converts an HTTP/2 error. `kind` is used if the peer has ended the stream or the connection for a reason that has
+/// no kind of its own.
 fn http2_error(error: &h2::Error, kind: ConnErrorKind) -> ConnError {
     if let Some(error) = error.get_io() {
         let io_failure = socket_error("connection lost", error);

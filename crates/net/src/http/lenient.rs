@@ -107,13 +107,13 @@ fn is_framing(name: &[u8]) -> bool {
     framing_fields.iter().any(|field| name.trim_ascii().eq_ignore_ascii_case(field))
 }
 
-/// The number of such fields in a head, well-formed or not.
+/// The number of framing fields ([`is_framing`]) in a head, well-formed or not.
 fn framing_lines(head: &[u8]) -> usize {
     let lines = head.split(|byte| *byte == b'\n');
     lines.filter_map(|line| line.split(|byte| *byte == b':').next()).filter(|name| is_framing(name)).count()
 }
 
-/// The number of such fields that were parsed.
+/// The number of framing fields ([`is_framing`]) that were parsed.
 fn framing_fields(response: &httparse::Response<'_, '_>) -> usize {
     response.headers.iter().filter(|field| is_framing(field.name.as_bytes())).count()
 }

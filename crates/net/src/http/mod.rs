@@ -7,7 +7,8 @@
 //! 1. A connection is bound to one link from its SYN on, and never changes the link.
 //! 2. Requests are written at once, after those that are still unanswered: by pipelining in HTTP/1.1 (RFC 9112
 //!    section 9.3.2), as streams in HTTP/2. So the path does not idle between two responses.
-//! 3. After a head nothing of its body is read until [`Connection::accept`], so an unwanted response costs no bytes.
+//! 3. After a head none of its body is delivered until [`Connection::accept`]. So an unwanted response costs at most
+//!    the bytes that rule 4 permits to be buffered.
 //! 4. The caller's buffer and `max_body` bound what one call reads. Nothing is buffered in between, except less than
 //!    4 KiB after a head (HTTP/1.1) and what the peer's flow control allows (HTTP/2).
 //! 5. Network failures are events with a kind and a sentence for users. [`Event::Closed`] is the last event of a
@@ -99,7 +100,7 @@ pub enum Event {
         /// The reason.
         error: ConnError,
     },
-    /// The connection has ended. Every request without an [`Event::End`] is unanswered.
+    /// The connection has ended. Every request without an [`Event::End`] or [`Event::Aborted`] is unanswered.
     Closed {
         /// The reason.
         error: ConnError,
@@ -124,8 +125,9 @@ impl Connection {
     /// Opens a connection, including TLS.
     ///
     /// # Errors
-    /// [`ConnErrorKind::Refused`], `Reset`, `Unreachable`, `TimedOut`, `Tls` or `Protocol`; the text names the
-    /// address.
+    /// [`ConnErrorKind::Refused`], `Reset`, `Unreachable`, `TimedOut`, `Tls` or `Protocol`; `Dns` if there is no
+    /// address; `Forbidden` or `OwnListener` if the egress policy or the proxy refuses. The text names the server,
+    /// the address or the proxy.
     pub async fn dial(dial: DialRequest) -> Result<Self, ConnError> {
         dial.connect().await
     }

@@ -39,9 +39,11 @@ pub struct ProxyResponseTimer(Arc<Mutex<ResponseTimerState>>);
 
 #[derive(Debug, Default)]
 struct ResponseTimerState {
+    /// Start of the first attempt since the proxy's last response; `None`: there was no attempt since then.
     unresponsive_since: Option<Instant>,
     /// When the last attempt ended or was dropped, if none is pending.
     idle_since: Option<Instant>,
+    /// Number of attempts that await a response.
     pending: u32,
     /// The proxy has responded before.
     has_responded: bool,
@@ -72,7 +74,7 @@ impl ProxyResponseTimer {
 }
 
 impl PendingAttempt<'_> {
-    /// Records that the proxy has responded.
+    /// Records that the proxy has responded, be it by a refusal or by closing the connection.
     fn on_response(&self) {
         let mut timer = self.timer.lock();
         (timer.unresponsive_since, timer.has_responded) = (None, true);
@@ -217,8 +219,8 @@ pub(super) fn response_status(head: &[u8]) -> Option<u16> {
     response.code
 }
 
-/// How long a proxy may take to open a tunnel. Meanwhile it waits for the server's SYN-ACK, which takes a dozen
-/// seconds through an anonymity network.
+/// How long a proxy may take to respond, from the first attempt since its last response. Meanwhile it waits for the
+/// server's SYN-ACK, which takes a dozen seconds through an anonymity network.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Attempts that are further apart do not count as one period without response. Our choice: longer than a download
 /// waits before it tries again.

@@ -42,7 +42,7 @@ struct BodyState {
     framing: BodyFraming,
     /// How many more bytes may be delivered.
     limit_left: u64,
-    /// More bytes than that have arrived.
+    /// More bytes than the limit permits have arrived.
     limit_exceeded: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct ResponseParser {
     /// Requests without a complete response, the oldest first.
     pending: VecDeque<ReqId>,
     state: ParserState,
-    /// Requests that were cancelled before their head arrived.
+    /// Cancelled requests. The connection stops at the response to the first of them.
     cancelled: Vec<ReqId>,
     /// The current or last response stated that the connection closes.
     closes_connection: bool,

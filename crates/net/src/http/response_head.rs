@@ -70,6 +70,7 @@ struct HeadFields<'a> {
     last_modified: Option<SystemTime>,
     last_modified_text: Option<&'a str>,
     date: Option<SystemTime>,
+    /// Accept-Ranges is `none`.
     refuses_ranges: bool,
     content_encodings: Vec<&'a str>,
     retry_after: Option<&'a str>,

@@ -1,8 +1,8 @@
 //! TLS client configuration, certificate verification, and the texts of TLS errors.
 //!
-//! The roots come from a PEM file or from the system. One configuration serves all connections of a run, so that
-//! sessions are resumed across links. Certificates are always verified: there is no switch to disable it, and the CA
-//! of a test server goes into the file.
+//! The roots come from a PEM file or from the system. One configuration serves all connections of a program, so that
+//! TLS sessions are resumed across links. Certificates are always verified: there is no switch to disable it, and the
+//! CA of a test server goes into the file.
 //!
 //! The file may also contain the server's own certificate, as people create it for a single machine. A certificate
 //! that is identical to one in the file needs no issuer, but still the right name and validity
@@ -82,11 +82,12 @@ pub fn tls_config(ca_file: Option<&Path>, http2: bool) -> Result<Arc<ClientConfi
     Ok(Arc::new(config))
 }
 
-/// The TLS configuration of a run. It is read when the first `https` URL appears, which may be a redirect long after
-/// the start. Clones share what they learn about hosts.
+/// The TLS configuration of a program. It is read when the first `https` URL appears, which may be a redirect long
+/// after the start. Clones share what they learn about hosts.
 #[derive(Clone, Debug, Default)]
 pub struct TlsContext {
     ca_file: Option<PathBuf>,
+    /// The configuration, once it was read.
     config: Option<Arc<ClientConfig>>,
     /// Hosts and ports that require HTTP/1.1, although they offer HTTP/2.
     http1_hosts: Arc<Mutex<BTreeSet<(String, u16)>>>,
@@ -136,7 +137,7 @@ impl TlsContext {
         }
     }
 
-    /// Records that a host has served a request.
+    /// Records that a host has served a request by HTTP/2: its count of refused streams starts again.
     pub fn on_stream_served(&self, host: &str, port: u16) {
         let mut refused_streams = self.refused_streams.lock().unwrap_or_else(PoisonError::into_inner);
         if !refused_streams.is_empty() {
@@ -162,9 +163,10 @@ impl TlsContext {
     }
 }
 
-/// Maximum number of recorded hosts; few servers request HTTP/1.1 in this way.
+/// Maximum number of hosts in each of the two tables of a [`TlsContext`]; few servers request HTTP/1.1 in this way.
 const MAX_HOSTS: usize = 1000;
-/// Number of refused streams after which HTTP/2 is not used any more. Our choice: two links, twice each.
+/// Number of streams refused in a row after which HTTP/2 is no longer used for the host. Our choice: two links, twice
+/// each.
 const MAX_REFUSED_STREAMS: u32 = 4;
 
 /// The only function that selects the cryptography.

@@ -162,7 +162,7 @@ fn interfaces_from(dumps: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
                 emulated: link.emulated_kind().is_some(),
                 usability: Usability::Usable,
             };
-            // `judge_usability` does not know CLATs and reports them as tunnels.
+            // `usability_of` does not know CLATs and reports them as tunnels.
             interface.usability = match usability_of(link, &devices, &interface, internet_index == Some(link.index))
             {
                 Usability::Unused(UnusedReason::Tunnel) if clats.contains(&link.index) => {
@@ -173,7 +173,8 @@ fn interfaces_from(dumps: &NetlinkDumps, sysfs: &Sysfs) -> InterfaceList {
             interface
         })
         .collect();
-    // If that interface is a usable tunnel, it is a VPN, and all links below it are not used by default.
+    // If the interface that carries the Internet traffic is a usable tunnel, it is a VPN, and no link below it is
+    // used by default.
     let is_vpn =
         |i: &&Interface| internet_index == Some(i.index) && is_tunnel(&devices[&i.index], i.kind) && i.is_usable();
     let vpn = interfaces.iter().find(is_vpn).map(|interface| interface.name.clone());
@@ -244,7 +245,7 @@ fn is_usable_source(address: &Address, link: &DeviceInfo) -> bool {
     scope && !is_link_local && address.is_valid()
 }
 
-/// Whether an address will soon disappear: a temporary (RFC 8981) or deprecated one.
+/// Whether an address will be removed while the interface stays up: a temporary (RFC 8981) or deprecated one.
 fn is_transient(address: &Address) -> bool {
     // IFA_F_TEMPORARY has the same bit as IPv4's IFA_F_SECONDARY, and secondary addresses are as good as others.
     !address.is_usable() || (address.address.is_ipv6() && address.is_temporary())

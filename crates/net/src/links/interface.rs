@@ -28,7 +28,7 @@ pub struct Interface {
     /// not use them.
     #[serde(skip)]
     pub transient_addresses: Vec<IpAddr>,
-    /// The same addresses with their prefix lengths.
+    /// The addresses of `addresses`, each with its prefix length.
     #[serde(skip)]
     pub subnets: Vec<Subnet>,
     /// The IPv4 default route with the lowest metric.
@@ -126,7 +126,7 @@ pub struct DefaultRoute {
 pub struct MeteredStatus {
     /// Whether each byte costs money.
     pub metered: bool,
-    /// Where the value comes from.
+    /// Where this information comes from.
     pub source: MeteredSource,
 }
 

@@ -16,13 +16,14 @@ use super::{Interface, MeteredHints, MeteredSource, MeteredStatus};
 pub struct LinkArg {
     /// The name of the interface.
     pub name: String,
-    /// The access technology.
+    /// The access technology (`kind=`).
     pub kind: Option<LinkKind>,
     /// Whether each byte costs money.
     pub metered: Option<bool>,
-    /// Maximum number of bytes that the link may carry in one run.
+    /// Maximum number of bytes that the link may carry: for downloads in one run, for `marline paths`, which stores
+    /// what was used, in all its runs together. `None`: no limit.
     pub budget: Option<DataSize>,
-    /// Maximum rate of the link.
+    /// Maximum rate of the link; `None`: no limit.
     pub rate_limit: Option<Bitrate>,
     /// Whether the user mentioned the interface in this command, so that a warning is due if it is not used. `false`
     /// for settings from the configuration file.

@@ -196,6 +196,7 @@ mod tests {
         }
     }
 
+    /// The kind of a device that is the only one, without sysfs.
     fn kind_without_others(link: &DeviceInfo) -> LinkKind {
         link_kind(link, &BTreeMap::new(), &Sysfs::at(Path::new("/nonexistent")))
     }

@@ -1,8 +1,9 @@
-//! Finds the interfaces of this machine that can carry traffic, and selects the links of a run from them.
+//! Finds the interfaces of this machine that can carry traffic, and selects from them the links that the program
+//! uses.
 //!
 //! [`list_interfaces`] reads the interfaces from the kernel over rtnetlink, and their kinds from sysfs.
 //! [`MeteredHints`] adds from NetworkManager which ones are metered. [`choose_links`] applies what the user wants
-//! ([`LinkSelection`]) and returns the links of this run ([`ChosenLinks`]).
+//! ([`LinkSelection`]) and returns the links to use ([`ChosenLinks`]).
 //!
 //! 1. An interface is usable if it is up, has carrier, an address and a default route (in any table, IPv4 or IPv6),
 //!    and is not the loopback.

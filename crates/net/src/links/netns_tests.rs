@@ -20,7 +20,7 @@ fn add_tun(name: &str, address: &str) -> Tun {
     tun
 }
 
-/// `name: kind, usability` of each interface, sorted.
+/// `name: kind, usability` of each interface, sorted. The peer of `cable("eth0", …)` is `eth0x`.
 fn interface_lines(list: &InterfaceList) -> Vec<String> {
     let mut lines: Vec<String> =
         list.interfaces.iter().map(|i| format!("{}: {}, {}", i.name, i.kind, i.usability)).collect();

@@ -4,13 +4,13 @@
 //! VPNs that run pppd on a pseudo-terminal. A PPP device counts as a VPN unless it is proven to be an access line,
 //! because half of a download outside a VPN is worse than one link too few. The proofs, in this order:
 //!
-//! 1. pppd's database (`/run/pppd2.tdb`) and its command line (found by `/run/pppN.pid`) name the device that it runs
+//! 1. `/proc/net/pppol2tp` names the PPP devices of the kernel's L2TP sessions, which are VPNs.
+//! 2. pppd's database (`/run/pppd2.tdb`) and its command line (found by `/run/pppN.pid`) name the device that it runs
 //!    on. A network interface means PPPoE, and a serial port with hardware behind it a modem. The pppd process must
 //!    still run.
-//! 2. `/proc/net/pppol2tp` names the PPP devices of the kernel's L2TP sessions, which are VPNs.
 //! 3. `/proc/net/pppoe` lists the PPPoE sessions of this network namespace (ethertype 0x8864) with the interface
-//!    below each, but not their PPP devices. If there are at least as many sessions as undetermined devices, all of
-//!    these are PPPoE.
+//!    below each, but not their PPP devices. If there are enough sessions for the devices that are PPPoE by proof 2
+//!    and for all undetermined ones, the latter are PPPoE.
 
 use std::collections::BTreeMap;
 use std::fs::File;

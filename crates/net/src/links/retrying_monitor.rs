@@ -1,7 +1,7 @@
 //! A [`Monitor`] that is opened again after it has failed.
 //!
 //! A netlink socket can fail or be refused while the kernel is short of memory. Without it, changes of links would go
-//! unnoticed for the rest of the run. The first failure of a series is logged, and so is the recovery.
+//! unnoticed until the program ends. The first failure of a series is logged, and so is the recovery.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -63,7 +63,7 @@ impl RetryingMonitor {
                         Ok(monitor) => {
                             tracing::info!("changes of links are noticed again");
                             self.state = State::Open(monitor);
-                            // What changed meanwhile was not reported, so the caller looks again.
+                            // What changed meanwhile was not reported, so the caller must list the interfaces again.
                             return Poll::Ready(());
                         }
                         Err(error) => {

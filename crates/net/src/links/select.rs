@@ -1,9 +1,9 @@
-//! Chooses the links of a run from the listed interfaces, with the settings of each link.
+//! Chooses the links that the program uses from the listed interfaces, with the settings of each link.
 //!
 //! 1. By default all usable interfaces are links, those that the kernel prefers first (lowest metric, then index).
 //! 2. A VPN that carries the machine's Internet traffic is the only link, unless it is to be bypassed.
-//! 3. Named interfaces are used in the user's order if they can carry anything. The others cause a warning and do not
-//!    fail the run.
+//! 3. Named interfaces are used in the user's order if they can carry anything. The others cause a warning; the
+//!    program continues without them.
 //! 4. The user's setting whether a link is metered overrides NetworkManager's. Without either, a link is not metered.
 //! 5. An interface that the user mentions and that is not used causes a warning, whichever option mentions it.
 
@@ -25,7 +25,7 @@ pub enum LinkSelection {
     Named(Vec<LinkArg>),
 }
 
-/// The links of a run, and what to report to the user.
+/// The links that the program uses, and what to report to the user.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ChosenLinks {
     /// The links, at least one, each with its settings.
@@ -229,6 +229,7 @@ mod tests {
         Usability::Unused(reason)
     }
 
+    /// Three usable links, of which the kernel prefers eth0 (lowest metric), and four interfaces that are not used.
     fn laptop() -> InterfaceList {
         InterfaceList {
             interfaces: vec![

@@ -15,6 +15,7 @@ pub struct DbusDaemon {
 }
 
 impl DbusDaemon {
+    /// Starts the bus; `None`, with a message, if `dbus-daemon` is not installed.
     pub fn start() -> Option<Self> {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir_all(root.path().join("run/dbus")).unwrap();

@@ -1,5 +1,5 @@
-//! Helpers for the tests of several crates: private network namespaces, interfaces as a survey lists them, and a D-Bus service that a
-//! test implements.
+//! Helpers for the tests of several crates: private network namespaces, interfaces as `list_interfaces` returns them, and a D-Bus service
+//! that a test implements.
 //!
 //! Compiled for the tests of this crate, and with the feature `testing` for those of others. Not part of the public
 //! interface of this crate.

@@ -73,7 +73,7 @@ pub(crate) fn get_request(range: RequestRange) -> GetRequest {
     }
 }
 
-/// The range of the `n`th piece of a resource.
+/// The range of piece `n` (counted from 0) of a resource that is divided into pieces of `size` bytes.
 pub(crate) fn range_of(n: u32, size: u64) -> RequestRange {
     RequestRange::Bounded(ByteRange::new(u64::from(n) * size, u64::from(n + 1) * size))
 }
@@ -96,6 +96,7 @@ impl TestClient {
         self.next_event_within(DataSize::MAX)
     }
 
+    /// The next event when about `max_body` body bytes may be read.
     pub(crate) fn next_event_within(&mut self, max_body: DataSize) -> Event {
         let Self { runtime, conn, bodies, scratch, .. } = self;
         let event = poll_fn(|cx| conn.poll_event(cx, scratch, bodies, max_body));
@@ -107,7 +108,7 @@ impl TestClient {
         event
     }
 
-    /// Whether no event is ready when about `most` body bytes may be read.
+    /// Whether no event is ready when about `max_body` body bytes may be read.
     pub(crate) fn is_pending(&mut self, max_body: DataSize) -> bool {
         let Self { runtime, conn, bodies, scratch, .. } = self;
         let once = poll_fn(|cx| Poll::Ready(conn.poll_event(cx, scratch, bodies, max_body).is_pending()));
@@ -195,14 +196,15 @@ pub(crate) fn content(len: usize) -> Vec<u8> {
     blocks.flatten().take(len).collect()
 }
 
-/// A certificate for `localhost`, signed by an authority of its own.
+/// A server certificate, signed by an authority of its own.
 pub(crate) struct TestIdentity {
     pub(crate) ca_pem: String,
     pub(crate) cert: rcgen::Certificate,
     pub(crate) key: rcgen::KeyPair,
 }
 
-/// Creates an identity for one name.
+/// Creates an identity for one name. Its certificate expires at the start of the year `not_after`; `None`: it is
+/// valid.
 pub(crate) fn make_identity(name: &str, not_after: Option<i32>) -> TestIdentity {
     let mut params = rcgen::CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);

@@ -1,10 +1,10 @@
 //! Admission of clients: how many connections the proxy keeps, and which one is closed when there are too many.
 //!
-//! 1. Connections with a request are bounded in total and for each address ([`ConnAdmission`]). Beyond the total, the
-//!    network with the most connections loses its newest. A tunnel counts as long as it lasts.
-//! 2. Connections without a request so far are bounded more tightly ([`PendingHandshakes`]): a new one closes the
-//!    oldest of the network that has the most. While more than half of all permits are in use, the timeout for idle
-//!    connections and request heads is shorter.
+//! 1. All connections are bounded in total, and for each address to half of that ([`ConnAdmission`]). Beyond the
+//!    total, the network with the most connections loses its newest. A tunnel counts as long as it lasts.
+//! 2. Connections without a request so far are bounded to a quarter of the total ([`PendingHandshakes`]): a new one
+//!    closes the oldest of the network that has the most. While more than half of all permits are in use, the timeout
+//!    for idle connections and request heads is shorter.
 //! 3. Each listener has its own permits, so load on the media port cannot lock the user out of the status page.
 //!
 //! Clients are distinguished by address. All programs of this machine share one, with capacity for two hundred players.
@@ -20,6 +20,7 @@ use tokio::sync::watch;
 
 /// Admission control of one listener.
 pub(crate) struct ClientAdmission {
+    /// All connections, each with the sender that closes it.
     admitted: RefCell<ConnAdmission<Rc<watch::Sender<bool>>>>,
     /// Connections that have not sent a request yet.
     awaiting_request: RefCell<PendingHandshakes<Rc<watch::Sender<bool>>>>,
@@ -65,7 +66,8 @@ impl ClientAdmission {
         if self.open_count.get() > self.max / 2 { SHORT_IDLE_TIMEOUT } else { IDLE_TIMEOUT }
     }
 
-    /// Frees a descriptor: closes the connection that has waited longest without sending a request.
+    /// Frees a file descriptor: closes the oldest connection without a request, of the network that has the most of
+    /// these.
     pub(crate) fn evict_idle(&self) {
         if let Some(close_tx) = self.awaiting_request.borrow_mut().evict() {
             let _ = close_tx.send(true);
@@ -110,7 +112,7 @@ impl Drop for ConnPermit {
     }
 }
 
-/// Limits the duration of a request head and of idle periods.
+/// How long a connection may be idle before a request, and how long a request head may take.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// The same while more than half of all permits are in use. Our choice: three RTTs of a satellite link, and
 /// retransmissions.

@@ -1,7 +1,7 @@
 //! Memory budget of the proxy: how much memory windows and playlists may use, and how it is divided among clients.
 //!
-//! 1. Every response that is admitted gets a window of at least [`BASE_WINDOW`]. If less is left, the request is
-//!    refused.
+//! 1. Every response that is admitted gets a window (its buffer memory) of at least [`BASE_WINDOW`]. If less is left,
+//!    the request is refused.
 //! 2. Nearly half of the total is for larger windows: each new response gets half of what is left of it, up to the
 //!    maximum for one player. So the first players buffer far ahead, and the two hundredth still plays.
 //! 3. A grant has a fixed size while it is held, because buffered bytes cannot be returned.
@@ -26,7 +26,9 @@ use sha2::{Digest as _, Sha256};
 /// The memory budget of all players.
 #[derive(Clone, Debug)]
 pub(crate) struct BufferBudget {
+    /// Memory for windows and playlists together, in bytes.
     total: u64,
+    /// Window memory of one player at most, in bytes.
     per_player: u64,
     usage: Arc<Usage>,
 }
@@ -77,6 +79,7 @@ struct Usage(Mutex<BTreeMap<Client, ClientUsage>>);
 /// The memory in use by one client.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct ClientUsage {
+    /// Memory of base windows, in bytes.
     bases: u64,
     /// Window memory beyond the base windows.
     extras: u64,
@@ -98,7 +101,7 @@ pub(crate) struct WindowGrant {
 pub(crate) enum GrantError {
     /// All memory is in use.
     Exhausted,
-    /// The share of all other hosts together is in use.
+    /// All base windows that other hosts than this machine may use are in use.
     RemoteShareExhausted,
 }
 
@@ -126,7 +129,7 @@ impl BufferBudget {
         Self { total: total.bytes(), per_player: per_player.bytes().min(total.bytes() / 2), usage: Arc::default() }
     }
 
-    /// Grants a window for another response of a client whose player already holds `held`.
+    /// Grants a window for another response of a client whose player already holds windows of `held_size` in total.
     ///
     /// # Errors
     /// Too little memory is left, in total or for other hosts.
@@ -170,7 +173,8 @@ impl BufferBudget {
         reservation.grow(bytes).then_some(reservation)
     }
 
-    /// How much of a purpose is left for a client. `requested` is the size of the whole reservation.
+    /// How much memory for a purpose is left for a client. `requested` is the size that the whole reservation would
+    /// have.
     fn available(
         &self,
         usage: &BTreeMap<Client, ClientUsage>,
@@ -321,7 +325,7 @@ impl ClientUsage {
     }
 }
 
-/// Our choice: 1 Mbit/s for eight seconds, or 80 Mbit/s × 100 ms. With the default budget, 256 players fit.
+/// Our choice: 1 Mbit/s for eight seconds, or 80 Mbit/s × 100 ms. With the default budget of 512 MB, 244 players fit.
 const BASE_WINDOW: DataSize = DataSize::from_mib(1);
 /// Our choice: the memory for a playlist of some hundred segments, including its rewritten text.
 const SMALL_RESERVATION: u64 = 512 * 1024;
@@ -365,6 +369,7 @@ mod tests {
     #[test]
     fn playlists_have_a_fixed_share_for_any_number_of_players() {
         let memory = BufferBudget::new(DataSize::from_mib(64), DataSize::from_mib(32));
+        // Playlists may use 4 MiB, large ones 3 MiB of it, and the index for prefetching 2 MiB.
         let mut list = memory.reserve(Client::LOCAL, Purpose::Playlists, 3 << 20).unwrap();
         assert!(
             !list.grow(1) && memory.reserve(Client::LOCAL, Purpose::Playlists, SMALL_RESERVATION + 1).is_none()
@@ -409,9 +414,11 @@ mod tests {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let [one, two] = ["192.0.2.1:5", "192.0.2.2:5"].map(remote_client);
         let greedy: Vec<WindowGrant> = (0..250).filter_map(|_| memory.grant(one, DataSize::ZERO).ok()).collect();
+        // 256 base windows, less the eighth for this machine.
         assert_eq!(greedy.len(), 224);
         assert_eq!(memory.grant(two, DataSize::ZERO).unwrap_err(), GrantError::RemoteShareExhausted);
         let extras: u64 = greedy.iter().map(|grant| grant.extra_size).sum();
+        // Half of the 224 MiB for larger windows.
         assert!(extras <= DataSize::from_mib(112).bytes(), "{extras}");
         let grants: Vec<WindowGrant> =
             (0..50).filter_map(|_| memory.grant(Client::LOCAL, DataSize::ZERO).ok()).collect();
@@ -424,6 +431,7 @@ mod tests {
     fn other_hosts_leave_playlist_memory_to_this_machine_and_to_each_other() {
         let memory = BufferBudget::new(DataSize::from_mib(512), DataSize::from_mib(32));
         let [one, two, three] = ["192.0.2.1:5", "192.0.2.2:5", "192.0.2.3:5"].map(remote_client);
+        // Playlists may use 32 MiB, 64 small reservations: one other host half of them, all together three quarters.
         let small = |client| memory.reserve(client, Purpose::Playlists, SMALL_RESERVATION);
         let greedy: Vec<Reservation> = std::iter::from_fn(|| small(one)).collect();
         assert_eq!(greedy.len(), 32);

@@ -46,7 +46,8 @@ pub(crate) fn parse(path_and_query: &str) -> Result<MediaUrl, String> {
     Ok(MediaUrl { url, login })
 }
 
-/// The longest URL that is accepted. Many are remembered, each several times; servers accept at most half of it.
+/// The longest URL that is accepted, in bytes. It is bounded because many URLs are remembered, each several times.
+/// Servers accept at most half of it.
 pub(crate) const MAX_URL_BYTES: usize = 16 * 1024;
 
 /// A URL for display: without its login and query, which may contain secrets.

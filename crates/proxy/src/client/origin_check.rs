@@ -119,6 +119,7 @@ fn names_listener(host: &str, listener: SocketAddr) -> bool {
     })
 }
 
+/// The value of a field. One that is not visible ASCII counts as the value of Sec-Fetch-Site that is refused.
 fn header_text<'a>(fields: &'a HeaderMap, name: &str) -> Option<&'a str> {
     fields.get(name).map(|value| value.to_str().unwrap_or("cross-site"))
 }

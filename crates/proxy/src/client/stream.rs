@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 /// The connection of a client; see the [module documentation](self).
 pub(crate) struct ClientStream {
     stream: TcpStream,
+    /// The service has received a request since bytes were last read. So the response is its own, and not hyper's.
     is_served: Arc<AtomicBool>,
     replacement: Option<ReplacedResponse>,
 }

@@ -30,6 +30,7 @@ pub(crate) struct RevocableWindow {
     client: Client,
     address: Option<IpAddr>,
     size: DataSize,
+    /// `None`: the window was revoked.
     contents: RefCell<Option<WindowContents>>,
     /// The time of the last read.
     last_read: Cell<Instant>,

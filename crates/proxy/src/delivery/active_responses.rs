@@ -13,11 +13,13 @@ use marline_download::store::Reader;
 
 /// The responses; see the [module documentation](self).
 pub(crate) struct ActiveResponses {
+    /// By the number of the response.
     entries: RefCell<BTreeMap<u64, Entry>>,
-    /// Length of the windows of all of them together.
+    /// Window memory of all responses together, in bytes.
     granted_bytes: Cell<u64>,
+    /// Bytes delivered to the player in all responses so far, the ended ones included.
     delivered_bytes: Cell<u64>,
-    /// The player closed its last response before the end.
+    /// The player closed the response that ended last before it had read all of it.
     left_early: Cell<bool>,
     /// The resource is being opened before the player requests it.
     is_opening: Cell<bool>,
@@ -26,7 +28,7 @@ pub(crate) struct ActiveResponses {
     last_used: Cell<Instant>,
 }
 
-/// The byte range of a response, and the reader of its window.
+/// The byte range of a response, and the reader of its window (the bounded buffer that its transfer fills).
 type Entry = (Range<u64>, Weak<Reader>);
 
 /// The buffer of one response.

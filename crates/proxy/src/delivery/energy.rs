@@ -1,7 +1,8 @@
 //! Energy meter of the proxy: the modelled radio energy of all media transfers together, by link and radio state.
 //!
-//! One meter serves all transfers, because a radio has one tail for all of them. With one meter for each transfer, as
-//! `download` has, every segment of a film would be charged for a tail that the next segment cuts short.
+//! One meter serves all transfers, because a radio has one tail (the time for which it stays active after traffic)
+//! for all of them. With one meter for each transfer, as `download` has, every segment of a film would be charged for
+//! a tail that the next segment cuts short.
 
 use std::collections::BTreeMap;
 
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 /// The meter; see the [module documentation](self).
 #[derive(Debug)]
 pub(crate) struct EnergyMeter {
+    /// `None`: there is no model, so only bytes are counted.
     meter: Option<Meter>,
     links: BTreeMap<String, LinkTraffic>,
 }
@@ -21,6 +23,7 @@ pub(crate) struct EnergyMeter {
 #[derive(Debug)]
 struct LinkTraffic {
     id: LinkId,
+    /// Bytes received over the link so far.
     bytes: u64,
     /// The time of the last sample.
     sampled_at: Instant,
@@ -96,7 +99,7 @@ mod tests {
         }
         assert_eq!(radios.link_json(at(3000), "wwan0")["bytes"], 500_000);
         let end = at(3000) + Duration::from_secs(60);
-        // Two seconds of β, 4 Mbit of α, 11.2 s of tail.
+        // Two seconds of β (W), 4 Mbit of α (J/Mbit), and one tail, which costs 15.12 J.
         let joules = radios.device_json(end)["energy_j"].as_f64().unwrap();
         assert!((joules - (2.0 * 2.0222 + 4.0 * 0.016_72 + 15.12)).abs() < 0.01, "{joules}");
         assert_eq!(radios.link_json(at(3100), "wwan0")["radio"], "active");

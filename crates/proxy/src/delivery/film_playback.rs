@@ -1,8 +1,9 @@
 //! Playback of a film: one video in one resource, as far as its bytes show it.
 //!
-//! Combines the timing of the video ([`TimingFinder`]), the model of its player ([`PlayerEstimator`]), the startup gate
-//! ([`StartupGate`]) and what the player reports about itself. The decisions are in core; here are the shared state and
-//! the tasks that wait for the gate.
+//! Combines the timing of the video ([`TimingFinder`]), the model of its player ([`PlayerEstimator`]), the startup
+//! gate ([`StartupGate`], which delays the first picture while the links are slower than the video) and what the
+//! player reports about itself. The decisions are in core; here are the shared state and the tasks that wait for the
+//! gate.
 //!
 //! Segments of playlists are played by [`TrackPlayback`](crate::player::track_playback::TrackPlayback) instead.
 
@@ -181,5 +182,5 @@ impl FilmPlayback {
     }
 }
 
-/// A window with less capacity left counts as full: about one range of a few links.
+/// A window with less free capacity counts as full: no further range may fit.
 const FULL_MARGIN: DataSize = DataSize::from_kib(256);

@@ -2,6 +2,9 @@
 //!
 //! A session owns it. Bodies ([`StreamBody`](self::stream_body::StreamBody)) and transfers
 //! ([`TransferObserver`](self::transfer_observer::TransferObserver)) hold a reference and know nothing of sessions.
+//!
+//! [`active_responses`] records what each response has buffered, [`film_playback`] models the player of a single
+//! file, [`energy`] sums up the radio energy of all transfers, and [`events`] sends events to the status port.
 
 pub(crate) mod active_responses;
 pub(crate) mod energy;
@@ -26,7 +29,8 @@ pub(crate) struct Delivery {
     clock: Clock,
     /// The size of the resource, if its ranges provably belong together.
     pub(crate) total: Cell<Option<DataSize>>,
-    /// The largest window of one response: smaller for one of several segments than for a whole film.
+    /// The largest window (buffer memory) of one response: smaller for one of several segments than for a whole film,
+    /// for which it is `DataSize::MAX`.
     pub(crate) max_window: Cell<DataSize>,
     pub(crate) responses: Rc<ActiveResponses>,
     pub(crate) film: Rc<FilmPlayback>,
@@ -43,7 +47,7 @@ pub(crate) struct StreamDecisions {
     pub(crate) standby_links: Vec<String>,
     /// The reason of the last change.
     pub(crate) last_reason: Option<&'static str>,
-    /// How often a lagging link was relieved of its ranges.
+    /// How often ranges of a link that lagged behind were requested over other links instead.
     pub(crate) recoveries: u32,
     /// Set while the start of playback is being delayed.
     pub(crate) startup_wait: Option<StartDecision>,

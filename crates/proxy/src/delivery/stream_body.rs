@@ -1,4 +1,4 @@
-//! Body of one response to a player, read from the window of a download.
+//! Body of one response to a player, read from the window of a download (its bounded buffer in memory).
 //!
 //! The bytes leave in order. Dropping the body, which happens when the player closes its connection, ends the transfer.
 
@@ -85,7 +85,7 @@ impl StreamBody {
         self.window.set_connection(permit);
     }
 
-    /// Waits for the first byte, or the end.
+    /// Waits for the first byte, or the end. Returns the size and the validator of the resource.
     pub(crate) async fn wait_for_identity(&self) -> Option<StreamIdentity> {
         let reader = self.window.reader()?;
         let identity = poll_fn(|cx| reader.poll_identity(cx)).await;

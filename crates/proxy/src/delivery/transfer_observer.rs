@@ -112,7 +112,7 @@ impl TransferObserver {
         Some(buffer.range.start)
     }
 
-    /// Wakes a delayed response: all data has arrived, or no more will.
+    /// Wakes a response that the startup gate delays: all data has arrived, or no more will.
     pub(crate) fn on_transfer_ended(&self) {
         if let Some((_, segment)) = &self.segment {
             self.sample_segment(segment);

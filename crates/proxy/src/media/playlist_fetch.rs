@@ -1,8 +1,8 @@
 //! Fetches a playlist completely.
 //!
-//! A playlist is one small response, so it is fetched over the best link. If that has no response after
-//! [`HEDGE_DELAY`], the next one is tried as well, and the first response counts: a live player must not stall because a
-//! link has failed. A response that the server delays on purpose ([`blocking_reload`]) is waited for instead.
+//! A playlist is one small response, so it is fetched over the best link. If that has not delivered it after
+//! [`HEDGE_DELAY`], the next one is tried as well, and the first complete response counts: a live player must not stall
+//! because a link has failed. A response that the server delays on purpose ([`blocking_reload`]) is waited for instead.
 //!
 //! The bytes are charged to the buffer budget as they arrive.
 
@@ -86,7 +86,8 @@ impl PlaylistDownload {
     }
 }
 
-/// Fetches a playlist over the best link, and over the next one if that does not respond. `None`: it is no playlist.
+/// Fetches a playlist over the best link, and over the next one if that does not deliver it in time. `None`: it is no
+/// playlist.
 pub(crate) async fn fetch(sessions: &Sessions, session: &Session) -> Result<Option<FetchedPlaylist>, RequestError> {
     let mut request = session.single_link_request(RequestRange::Full);
     let blocking_timeout = blocking_reload::is_blocking(&session.url).then(|| {
@@ -97,7 +98,8 @@ pub(crate) async fn fetch(sessions: &Sessions, session: &Session) -> Result<Opti
     let (mut requests, mut sent_flags) = (JoinSet::new(), Vec::new());
     let mut last_error = RequestError::BadGateway("no response in time".to_owned());
     loop {
-        // Each round tries one more link, and then waits for the first response of all links that were tried.
+        // Each round tries one more link, and then waits for the first complete response of all links that were
+        // tried.
         let next_link = links.next();
         let is_last = links.len() == 0;
         match next_link {
@@ -180,9 +182,11 @@ fn is_complete_range(range: Option<ByteRange>, total: Option<DataSize>) -> bool 
     range.is_some_and(|span| span.start == 0 && total.is_none_or(|total| total.bytes() == span.end))
 }
 
-/// Our choice: three times the RTT of a loaded mobile link. A second request costs a few kilobytes.
+/// How long a link may take to deliver the playlist before the next one is tried as well. Our choice: three times the
+/// RTT of a loaded mobile link. A second request costs a few kilobytes.
 const HEDGE_DELAY: Duration = Duration::from_millis(1500);
-/// Our choice: three segments of six seconds.
+/// How long to wait for a complete response after the last link was tried; longer, up to [`FIRST_BYTE_TIMEOUT`], if a
+/// server has received a request and not responded. Our choice: three segments of six seconds.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(18);
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ pub(crate) enum PlaylistOutcome {
 pub(crate) struct PlaylistRequest<'a> {
     /// Host and port of the proxy, as the player writes them before a URL: `127.0.0.1:8480`.
     pub(crate) host: &'a str,
-    /// Path and query, including marks.
+    /// Path and query, including marks (`from-list/`), which show that a playlist has named the URL.
     pub(crate) path: &'a str,
     /// A playlist has named this URL.
     pub(crate) is_marked: bool,
@@ -102,7 +102,7 @@ impl PlaylistHandler {
                 while let Some(chunk) = poll_fn(|cx| stream.poll_ungated(cx)).await {
                     download.push(&chunk.map_err(transfer_failed)?)?;
                 }
-                // The server is unknown, so its URLs may lead only where those of any server may.
+                // The server is unknown, so its URLs may lead only where those of a server on the Internet may.
                 stream.source_url().unwrap_or_else(|| (session.url.clone(), session.egress.referred_by(None)))
             }
             ResponseBody::SingleLink(mut response) => {
@@ -163,7 +163,7 @@ impl PlaylistHandler {
                 } = *rewritten;
                 match parse_error {
                     Some(why) => {
-                        self.publish_notice(session, &format!("the playlist is passed on unchanged: {why}"))
+                        self.publish_notice(session, &format!("the playlist is passed on unparsed: {why}"))
                     }
                     None => {
                         let note =
@@ -233,5 +233,5 @@ fn close_if_not_read(unsent: Weak<()>, permit: &Rc<ConnPermit>) {
     });
 }
 
-/// Our choice: the longest playlist at the rate of a slow mobile link.
+/// How long a player may take to read a playlist. Our choice: the longest one at the rate of a slow mobile link.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);

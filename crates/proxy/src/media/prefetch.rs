@@ -1,4 +1,5 @@
-//! Prefetches segments: while the player reads one, the next ones of the same rendition are already being downloaded.
+//! Prefetches segments: while the player reads one, the next ones of the same rendition (a quality of the video, or a
+//! sound track) are already being downloaded.
 //!
 //! Learns from the [`FollowedPlaylists`](crate::playlist::followed::FollowedPlaylists) which segments follow the one that
 //! the player requests, and holds responses that are already open when the player requests them.
@@ -63,6 +64,7 @@ struct RenditionPrefetch {
     last_request: RefCell<Option<(Rc<Session>, Vec<MediaSegment>)>>,
     /// The task that prefetches; `None`: nothing is being played.
     task: RefCell<Option<AbortOnDrop>>,
+    /// The time of the player's last request for a segment of it.
     last_used: Cell<Instant>,
 }
 
@@ -106,7 +108,7 @@ impl Prefetcher {
         let track = playback.track(&found.family_url, set(found.rendition).unwrap_or_default());
         let prefetch = self.select_rendition(&found, &track);
         let SegmentMatch { segment, timing, next, can_choose, .. } = found;
-        // The published policies do not model segments.
+        // Only marline's own policy models segments; the published ones do not.
         if sessions.options.stream.policy == Policy::Marline {
             let from = range.as_ref().map_or(0, |span| span.start);
             let segment =
@@ -340,14 +342,15 @@ fn open_ahead(
     session
 }
 
-/// The number of prefetched segments. Our choice: with segments of two seconds this looks six seconds ahead, enough for a
-/// link to change.
+/// The number of segments that are prefetched for one rendition. Our choice: with segments of two seconds these are six
+/// seconds of video, enough to bridge the change to another link.
 const MAX_PREFETCHED: usize = 3;
 /// How long before the end of a segment the next one begins. Our choice: an RTT under load, which a new request needs.
 const PREFETCH_LEAD: Duration = Duration::from_millis(250);
 /// How often the progress of a segment is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// How long a response waits for a player without requests. Our choice: a player with a full buffer requests the next
-/// segment within the duration of one.
+/// How long prefetched responses are kept for a player that sends no requests. Our choice: a player with a full
+/// buffer requests the next segment within the duration of one segment, which is much shorter.
 const PREFETCH_TTL: Duration = Duration::from_secs(60);
+/// How often prefetches are checked for [`PREFETCH_TTL`].
 const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);

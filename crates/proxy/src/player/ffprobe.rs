@@ -18,7 +18,8 @@ use tokio::time::timeout;
 
 use super::container::VideoTiming;
 
-/// The timing of a file with this head; `None`: `ffprobe` is not installed, or does not know either.
+/// The timing of a file with this head; `None`: `ffprobe` is not installed, or finds neither a duration nor a bit
+/// rate.
 pub(crate) async fn probe(head: Vec<u8>) -> Option<VideoTiming> {
     let _permit = PROBE_PERMIT.acquire().await.ok()?;
     timeout(PROBE_TIMEOUT, run(head)).await.ok()?

@@ -24,6 +24,7 @@ use crate::playlist::marks;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MpvState {
     url: Option<Url>,
+    /// Position within the file, in seconds.
     position: f64,
     /// The first reported position of the file.
     first_position: Option<f64>,

@@ -8,9 +8,10 @@
 //!    continues the clock. Any other one is a seek, which restarts it.
 //! 2. The player model is that of a film, with milliseconds in place of bytes, because the size of a segment is known
 //!    only when it arrives. Playback starts with one second of video and cannot exceed what the player has read.
-//! 3. The bytes that follow a segment are their time, by the playlist, at the mean rate of completed segments, plus a
-//!    tenth. If the player may choose between renditions, the margin is one half, so that standby links do not make the
-//!    player choose a lower rendition. The rest of a live playlist is unknown, so [`LIVE_HORIZON`] is used.
+//! 3. The bytes that follow a segment are estimated: their playing time in the playlist times the mean rate of
+//!    completed segments, plus a tenth. If the player may choose between renditions, the margin is one half, so that
+//!    standby links do not make the player choose a lower rendition. The rest of a live playlist is unknown, so
+//!    [`LIVE_HORIZON`] is used.
 //! 4. Link rates belong to the player ([`PlaylistPlayback`]), not to a segment, which ends before it has learnt any.
 //!
 //! One stream over all segments is not used: each segment is a resource with its own size, validator and redirects,
@@ -32,6 +33,7 @@ use crate::playlist::segment_index::{MediaSegment, SegmentTiming};
 #[derive(Debug, Default)]
 pub(crate) struct PlaylistPlayback {
     pub(crate) rates: RefCell<SegmentRates>,
+    /// By playlist (or multivariant playlist) and set of renditions.
     tracks: RefCell<BTreeMap<(String, usize), Rc<TrackPlayback>>>,
 }
 
@@ -44,9 +46,11 @@ struct TrackState {
     player: Option<Player>,
     /// The start of each segment that may come next, and the time that follows it; `None`: unknown (live).
     expected_starts: BTreeMap<SegmentKey, (Duration, Option<Duration>)>,
+    /// The segments that the player has not finished yet, by their start.
     segments: BTreeMap<Duration, Rc<TrackSegment>>,
     /// Bytes and playing time of segments that have arrived completely.
     completed: (u64, Duration),
+    /// The player may choose between several renditions.
     can_choose: bool,
     /// The end of the last segment of the playlist; `None`: unknown.
     end: Option<Duration>,
@@ -59,8 +63,10 @@ type SegmentKey = (String, Option<(u64, u64)>);
 #[derive(Debug)]
 pub(crate) struct TrackSegment {
     track: Weak<TrackPlayback>,
+    /// Its start on the clock of the track.
     start: Duration,
     duration: Duration,
+    /// Playing time of all segments after it; `None`: unknown (live).
     time_after: Option<Duration>,
     /// Bytes that have arrived in order.
     received: Cell<u64>,
@@ -77,6 +83,7 @@ pub(crate) type PlaylistSegment = (Rc<PlaylistPlayback>, Rc<TrackSegment>);
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct TrackStatus {
     pub(crate) state: PlayerState,
+    /// Playing time that is buffered beyond the position.
     pub(crate) buffer: Duration,
     pub(crate) stalls: u32,
     pub(crate) rate: Bitrate,
@@ -394,6 +401,7 @@ fn new_player(now: Instant) -> Player {
 const LIVE_HORIZON: Duration = Duration::from_secs(60);
 /// The mean rate is taken over about this playing time, because renditions change.
 const MEAN_RATE_WINDOW: Duration = Duration::from_secs(60);
+/// Length of the video in the model of a player: longer than any playback.
 const MAX_DURATION: Duration = Duration::from_secs(30 * 24 * 3600);
 /// A track without requests is not being played. Our choice: a player with a full buffer requests the next segment
 /// within the duration of one.
@@ -424,7 +432,7 @@ mod tests {
         MediaSegment { url: Url::parse(&format!("http://h/{n}")).unwrap(), range: None, duration: SECOND * 2 }
     }
 
-    /// Requests one of twenty segments.
+    /// Requests segment `n` of twenty (from 0) with two seconds each. `is_final`: the playlist is not live.
     fn request_segment(
         playback: &PlaylistPlayback,
         track: &Rc<TrackPlayback>,
@@ -443,6 +451,7 @@ mod tests {
         )
     }
 
+    /// The update of the segment's stream: lead time, position, whether it plays, following bytes and following time.
     fn update_of(
         playback: &PlaylistPlayback,
         segment: &TrackSegment,
@@ -467,6 +476,7 @@ mod tests {
         let playback = PlaylistPlayback::default();
         let track = playback.track("list", 0);
         let first = request_segment(&playback, &track, at(0), 0, true);
+        // 1000 bytes per two seconds, 38 s to follow, a margin of a tenth.
         first.on_buffered(&(0..1000), None, (0, 100));
         assert_eq!(
             update_of(&playback, &first, at(100)),

@@ -207,8 +207,10 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 /// Values of Content-Encoding that servers use for bodies without an encoding.
 const IDENTITY_NAMES: [&str; 11] =
     ["", "identity", "none", "binary", "7bit", "8bit", "utf-8", "utf8", "us-ascii", "iso-8859-1", "windows-1252"];
+/// Maximum number of codings that are applied one after another.
 const MAX_CODINGS: usize = 2;
 const BUFFER_SIZE: usize = 8 * 1024;
+/// Work that is charged for creating a decoder, in bytes.
 const DECODER_SETUP_COST: usize = 4 * 1024;
 
 #[cfg(test)]

@@ -119,6 +119,7 @@ struct DashRewriter<'a> {
     segment_count: usize,
     /// The number of adaptation sets so far.
     adaptation_set_count: usize,
+    /// The manifest is complete, not that of a live stream.
     is_static: bool,
     /// Parsed timelines by element, because representations share them.
     timelines: BTreeMap<ElementId, Arc<SegmentTimeline>>,
@@ -164,6 +165,7 @@ struct InheritedTemplate<'a> {
     timeline: Option<ElementId>,
     /// The context in which its URLs are rewritten.
     context: Rc<RewriteContext>,
+    /// The player may resolve its URLs against another base than `context`.
     has_other_bases: bool,
 }
 

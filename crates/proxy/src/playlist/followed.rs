@@ -80,6 +80,7 @@ pub(crate) struct PlaylistOrigin {
 struct FollowedPlaylist {
     info: PlaylistInfo,
     origin: PlaylistOrigin,
+    /// The time of the last request for the playlist or one of its segments.
     last_used: Instant,
     /// Its segments were forgotten to free memory.
     is_index_dropped: bool,

@@ -54,6 +54,7 @@ impl PlaylistFormat {
         content_type.and_then(Self::from_media_type).or_else(by_extension)
     }
 
+    /// The media type of a rewritten playlist whose server has declared none.
     pub(crate) fn content_type(self) -> HeaderValue {
         HeaderValue::from_static(match self {
             Self::Hls => "application/vnd.apple.mpegurl",

@@ -331,7 +331,7 @@ fn is_url_start(c: char) -> bool {
 const DEFINE_TAG: &str = "#EXT-X-DEFINE:";
 /// Attributes whose value is a URL.
 const URL_ATTRIBUTES: [&str; 4] = ["URI", "X-ASSET-URI", "X-ASSET-LIST", "SERVER-URI"];
-/// The draft allows one hint for each of two types.
+/// Maximum number of hints that are remembered. The draft allows one for each of two types; servers may send more.
 const MAX_PRELOAD_HINTS: usize = 4;
 
 #[cfg(test)]

@@ -125,7 +125,8 @@ fn hash(text: &str) -> u64 {
 
 /// Our choice: as many as segments are remembered.
 const MAX_URLS: usize = 20_000;
-/// Our choice: the published playlist of all free television channels names three thousand.
+/// Maximum number of different hosts of one playlist. Our choice: the published playlist of all free television
+/// channels names three thousand hosts.
 const MAX_HOSTS: usize = 10_000;
 const MAX_HOST_TEMPLATES: usize = 64;
 const MAX_UNPARSED_HOSTS: usize = 1000;

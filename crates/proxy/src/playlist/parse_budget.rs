@@ -17,7 +17,8 @@ use super::listed_urls::ListedUrls;
 /// Why a playlist is not rewritten.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum PlaylistError {
-    /// It is no playlist or manifest, or has syntax errors. It is passed on unchanged.
+    /// It is no playlist or manifest, or has syntax errors. A manifest that is not well-formed is passed on with
+    /// marks; in all other cases the player gets an error.
     Malformed(String),
     /// Parsing exceeds a limit. The player gets an error.
     Limit(String),
@@ -26,9 +27,13 @@ pub(crate) enum PlaylistError {
 /// What parsing one playlist may still use.
 #[derive(Debug)]
 pub(crate) struct ParseBudget {
+    /// Work that may still be done, in bytes touched.
     work_left: u64,
+    /// Work since the clock was checked.
     work_since_check: u64,
+    /// Bytes by which the rewritten text may still grow.
     output_left: u64,
+    /// Bytes that may still be kept for prefetching.
     index_left: u64,
     deadline: Instant,
     /// The URLs that were found.
@@ -143,12 +148,15 @@ pub(crate) const MAX_URL: usize = crate::client::media_url::MAX_URL_BYTES;
 pub(crate) const MAX_EXPANDED_URL: usize = 8 * 1024;
 /// The time limit for one playlist. The limit on work takes effect much sooner, unless the machine is busy.
 pub(crate) const MAX_PARSE_TIME: Duration = Duration::from_secs(4);
-/// Our choice: resolving a URL costs some 350 bytes of work, so that a playlist of nothing but short entries, of 17
-/// bytes each, just fits. This allows a few tens of milliseconds for a short playlist, and a second for the longest.
+/// Permitted work for each byte of input, in addition to [`WORK_BASE`]. Our choice: resolving a URL costs some 350
+/// bytes of work, so that a playlist of nothing but short entries, of 17 bytes each, just fits. This allows a few
+/// tens of milliseconds for a short playlist, and a second for the longest.
 const WORK_FACTOR: u64 = 24;
 const WORK_BASE: u64 = 24 << 20;
+/// Work after which the clock is checked.
 const CLOCK_CHECK_INTERVAL: u64 = 256 << 10;
-/// Our choice: 20,000 short URLs that are each prefixed with the names of the proxy and of a server.
+/// Permitted length of the rewritten text, in addition to [`OUTPUT_FACTOR`] bytes for each byte of input. Our choice:
+/// 20,000 short URLs that are each prefixed with the names of the proxy and of a server.
 const OUTPUT_BASE: u64 = 4 << 20;
 const OUTPUT_FACTOR: u64 = 3;
 /// Our choice: 20,000 segments with URLs of 150 bytes.

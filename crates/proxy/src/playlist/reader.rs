@@ -5,8 +5,10 @@
 //! 2. Long playlists share one thread, and short ones have two of their own, so that a short playlist never waits for a
 //!    long one.
 //! 3. At most [`MAX_QUEUED`] playlists are queued, half of them of one client; beyond that the response is 503. One
-//!    playlist of a client is parsed at a time, so a client with many playlists does not delay the others.
-//! 4. The memory of a playlist is reserved before it is allocated, and the thread owns the reservation.
+//!    playlist of a client is parsed at a time, so a client with many playlists does not delay the others. The
+//!    programs of this machine are one client, which may use the whole queue and all three threads.
+//! 4. The memory of a playlist is reserved before it is allocated; that of a decompressed or converted text, which is
+//!    bounded, right afterwards. The thread owns the reservation.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -291,7 +293,8 @@ fn into_reserved_bytes(bytes: Vec<u8>, reservation: Reservation) -> (Bytes, Weak
 
 /// Our choice: two thousand segments, an hour of television.
 const SHORT_PLAYLIST: usize = 256 * 1024;
-/// Our choice: a playlist takes milliseconds, so this is about a second of work.
+/// Maximum number of playlists that are queued or being parsed. Our choice: a playlist takes milliseconds, so this is
+/// about a second of work.
 const MAX_QUEUED: usize = 64;
 /// As long as players wait for a playlist.
 const QUEUE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);

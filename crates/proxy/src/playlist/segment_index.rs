@@ -100,6 +100,7 @@ pub(crate) struct SegmentTimeline {
 
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct TimelineRun {
+    /// Start time of the first segment, in ticks.
     start: u64,
     /// Duration of each segment; never zero.
     ticks: u64,
@@ -113,6 +114,7 @@ struct TimelineRun {
 /// A segment of a timeline.
 struct TimelineSegment {
     index: u64,
+    /// Start time and duration, in ticks.
     start: u64,
     ticks: u64,
     /// The total duration up to the end of this segment.
@@ -331,6 +333,7 @@ mod tests {
         Some(next.iter().map(|piece| piece.url.as_str().to_owned()).collect())
     }
 
+    /// `https://h/v-NNN.m4s`
     fn template() -> SegmentTemplate {
         SegmentTemplate { prefix: "https://h/v-".to_owned(), suffix: ".m4s".to_owned(), min_digits: 3 }
     }

@@ -182,6 +182,7 @@ fn has_other_scheme(reference: &str) -> bool {
 
 /// Work for resolving even an empty reference.
 const RESOLVE_COST: usize = 64;
+/// The longest scheme that is recognized, in bytes.
 const MAX_SCHEME: usize = 64;
 /// Replaces a `data:` URL that contains a playlist.
 const EMPTY_DATA_URL: &str = "data:,";

@@ -361,7 +361,8 @@ fn syntax_error(at: usize) -> PlaylistError {
     malformed_error(format!("it is not well-formed XML from byte {at} on"))
 }
 
-/// Our choice: a day of live television in three renditions, with each segment of two seconds described individually.
+/// Our choice: 22 hours of live television in three renditions, with each segment of two seconds described
+/// individually.
 const MAX_ELEMENTS: usize = 120_000;
 const MAX_ATTRIBUTES: usize = 250_000;
 /// HTML's names of characters that matter in URLs.

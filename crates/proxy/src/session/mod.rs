@@ -2,6 +2,9 @@
 //!
 //! A session exists while a response is active and for some minutes afterwards, so that a seek finds what was learnt. It
 //! owns the parts that work for it ([`Delivery`]) and passes them values; they know nothing of it.
+//!
+//! [`table`] holds all sessions, [`open`] turns a requested range into a head and a body, [`transfer`] starts the
+//! download behind a body, [`resource`] is what is known of a resource, and [`options`] what all sessions have in common.
 
 pub(crate) mod open;
 pub(crate) mod options;
@@ -38,6 +41,7 @@ pub(crate) struct Session {
     pub(crate) player: String,
     /// The destinations that its URL may lead to.
     pub(crate) egress: EgressPolicy,
+    /// User and password of its URL.
     pub(crate) login: Option<(String, String)>,
     pub(crate) headers: UpstreamHeaders,
     resource: RefCell<Option<Resource>>,

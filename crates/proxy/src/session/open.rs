@@ -300,5 +300,5 @@ fn transfer_error(outcome: Option<Result<(), DownloadError>>) -> RequestError {
 }
 
 const NO_FIRST_BYTE: &str = "the origin server accepted the request and sent no byte within a minute";
-/// How long a probed description answers conditional requests without another probe.
+/// How long a probed description answers HEAD and conditional requests without another probe.
 const DESCRIPTION_TTL: Duration = Duration::from_secs(1);

@@ -38,7 +38,8 @@ impl SessionOptions {
         let mut stream = Config { policy: options.policy, objective: options.objective, ..Config::default() };
         stream.fetch.metered = options.metered;
         stream.greenbag = options.greenbag;
-        // A real player decides itself when to start. `startup_gate` delays it before its first picture instead.
+        // A real player decides itself when to start. The startup gate of `FilmPlayback` delays its first picture
+        // instead.
         stream.may_delay_start = false;
         // Without a model no radio costs energy, so no link is put on standby.
         let no_energy_model = || {

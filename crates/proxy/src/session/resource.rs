@@ -18,11 +18,14 @@ use crate::upstream::single_link::{PeekOutcome, SingleLinkResponse};
 /// What is known of a resource whose ranges provably belong together.
 #[derive(Clone, Debug)]
 pub(crate) struct Resource {
+    /// Size and strong validator.
     pub(crate) known: KnownResource,
     pub(crate) description: ResponseMeta,
+    /// The URL after all redirects.
     pub(crate) url: Url,
     /// The destinations to which this URL may connect.
     pub(crate) egress: EgressPolicy,
+    /// When a response of the origin server last confirmed all this.
     pub(crate) checked_at: Instant,
 }
 
@@ -30,6 +33,7 @@ pub(crate) struct Resource {
 #[derive(Clone, Debug)]
 pub(crate) struct ResponseHead {
     pub(crate) description: ResponseMeta,
+    /// Size of the resource; `None`: unknown.
     pub(crate) total: Option<u64>,
     /// The byte range of a 206; `None`: a 200.
     pub(crate) range: Option<Range<u64>>,

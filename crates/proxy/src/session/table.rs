@@ -40,6 +40,7 @@ pub(crate) struct Sessions {
     pub(crate) options: SessionOptions,
     pub(crate) cookie_jars: CookieJars,
     by_key: RefCell<BTreeMap<SessionKey, Rc<Session>>>,
+    /// The next number of a session or a response; decision logs are named by it.
     next_id: Cell<u64>,
 }
 
@@ -105,7 +106,7 @@ impl Sessions {
         all
     }
 
-    /// Records the report of a player of this URL. Returns the newest session of that URL.
+    /// Records the report of a player of this URL. Returns the number of the newest session of that URL.
     pub(crate) fn on_player_report(&self, url: &Url, report: &PlayerReport) -> Option<u64> {
         let matching: Vec<_> = self.all().into_iter().filter(|session| session.url == *url).collect();
         for session in &matching {
@@ -124,5 +125,6 @@ impl Sessions {
 /// How long a session is kept after its last response. Our choice: covers a pause in which a player closes its
 /// connection.
 const SESSION_TTL: Duration = Duration::from_secs(300);
-/// Our choice: the segments of one hour, each with a URL of its own. Sessions with active responses are never dropped.
+/// Maximum number of sessions, unless more have active responses, which are never dropped. Our choice: the segments
+/// of one hour, each with a URL of its own.
 const MAX_SESSIONS: usize = 1000;

@@ -1,4 +1,4 @@
-//! Starts the transfer that fills the body of one response: grants its window and runs it in a task.
+//! Starts the transfer that fills the body of one response: grants its window (buffer memory) and runs it in a task.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;

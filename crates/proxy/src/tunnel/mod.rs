@@ -1,4 +1,5 @@
-//! Tunnels: connections that are passed through, for CONNECT, SOCKS5 and forwarded requests.
+//! Tunnels: connections that are passed through, for CONNECT and plain HTTP requests ([`forward`]) and for SOCKS5
+//! ([`socks5`]).
 //!
 //! A tunnel is a TCP connection to a host and port over the link that suits the host; its bytes are spliced in both
 //! directions.
@@ -53,7 +54,7 @@ impl Tunnels {
     /// purpose in the status.
     ///
     /// # Errors
-    /// The error of the last link that was tried.
+    /// The egress policy's refusal, if there was one; otherwise the error of the last link that was tried.
     pub(crate) async fn open(
         &self,
         kind: &'static str,
@@ -177,6 +178,7 @@ struct LinkUse {
     links: Rc<UpstreamLinks>,
     link: String,
     key: ClientHost,
+    /// The selector's number of this connection.
     id: u64,
 }
 
@@ -197,4 +199,5 @@ impl Drop for LinkUse {
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(124 * 60);
 const KEEPALIVE_TIME: Duration = Duration::from_secs(120);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);
+/// How often the throughput of a tunnel is reported to the link selector.
 const RATE_INTERVAL: Duration = Duration::from_millis(500);

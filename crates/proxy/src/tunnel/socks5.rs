@@ -1,6 +1,6 @@
 //! SOCKS5 clients of the proxy: opens a tunnel over one link for each.
 //!
-//! [`marline_net::socks5`], which the edge uses as well, reads requests and writes replies.
+//! [`marline_net::socks5`], which `marline edge` uses as well, reads requests and builds replies.
 
 use std::time::Duration;
 
@@ -44,4 +44,5 @@ fn reply_code(kind: ConnErrorKind) -> u8 {
     }
 }
 
+/// How long a client may take to send its SOCKS5 request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -209,8 +209,8 @@ fn is_cross_origin(name: &HeaderName) -> bool {
     is_client_description(name) || *name == ORIGIN || *name == REFERER
 }
 
-/// Whether the proxy itself writes this field, because it concerns the connection, the message or the range.
-/// Icy-MetaData would make a server insert titles between the audio bytes.
+/// Whether the proxy itself writes or drops this field, because it concerns the connection, the message, the range or
+/// a cache. Icy-MetaData would make a server insert titles between the audio bytes.
 fn is_proxy_owned(name: &HeaderName) -> bool {
     const PROXY_OWNED: [HeaderName; 22] = [
         header::HOST,
@@ -242,7 +242,8 @@ fn is_proxy_owned(name: &HeaderName) -> bool {
         || name_text.starts_with("sec-")
 }
 
-/// nginx and Apache httpd accept this much for one field. Many requests are remembered, each with its fields.
+/// Maximum length of all forwarded fields of a request together. nginx and Apache httpd accept this much for one
+/// field. It is bounded because many requests are remembered, each with its fields.
 const MAX_HEADER_BYTES: usize = 8 * 1024;
 /// Our choice: the programs of a household. At most 64 MiB, if servers fill all jars.
 const MAX_JARS: usize = 32;

@@ -19,7 +19,7 @@ pub(crate) enum RequestError {
     Timeout(String),
     /// No link can be used.
     NoLink(String),
-    /// No memory is left for another window.
+    /// No memory is left for another window or playlist, or too many playlists are queued.
     OutOfMemory,
 }
 

@@ -68,7 +68,8 @@ pub(crate) struct SingleLinkRequest {
     pub(crate) range: RequestRange,
     /// The destinations to which the URL may lead.
     pub(crate) egress: EgressPolicy,
-    /// How long each link may take until the head has arrived, including name resolution and handshakes.
+    /// How long each link may take until the head has arrived, including name resolution and handshakes, before the
+    /// next link is tried.
     pub(crate) timeout: Duration,
     /// Whether the request was sent on a connection. From then on the delay is the server's.
     pub(crate) is_sent: Rc<Cell<bool>>,
@@ -326,12 +327,14 @@ impl Sink for ChunkSink {
 
 /// Each connection carries one request at a time.
 const REQUEST_ID: ReqId = ReqId(u32::MAX);
+/// Size of the read buffer of a connection.
 const SCRATCH_SIZE: usize = 64 * 1024;
+/// The longest body that is read to its end for the sake of reusing the connection.
 const MAX_DRAIN: DataSize = DataSize::from_kib(64);
 /// Our choice: an RTT of a slow link. Opening another connection costs no more.
 pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 const MAX_REDIRECTS: u32 = 10;
 /// As long as players wait for a response. An outage of all links is shorter, or deserves an error.
 pub(crate) const FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Limit for sending a request over a link. Our choice: three times what a satellite link takes.
+/// The usual [`SingleLinkRequest::timeout`]. Our choice: three times what a satellite link takes to send a request.
 pub(crate) const SEND_TIMEOUT: Duration = Duration::from_secs(10);

@@ -15,8 +15,9 @@ impl Sink for RecordedBodies {
     }
 }
 
-/// The events of a connection with `requests` pending requests for these pieces, followed by its end. Data events
-/// are omitted.
+/// The events of a connection with `requests` pending requests that receives these pieces and then ends, with `error`
+/// or normally: `head REQUEST STATUS`, `end REQUEST` and `closed KIND`. Data events are omitted. Each response is
+/// accepted with `limit`.
 fn parse_pieces(
     requests: u32,
     limit: Option<u64>,
@@ -55,6 +56,7 @@ fn parse_pieces(
     (events, bodies)
 }
 
+/// The last event of a connection that receives these bytes and is then closed by the server.
 fn close_kind(requests: u32, wire: &[u8]) -> String {
     parse_pieces(requests, None, &[wire], None).0.pop().unwrap_or_default()
 }

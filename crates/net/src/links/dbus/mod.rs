@@ -29,6 +29,7 @@ use value::{ValueReader, byte_order};
 pub(crate) struct Bus {
     stream: UnixStream,
     deadline: Instant,
+    /// Number of the last call.
     serial: u32,
 }
 
@@ -180,6 +181,7 @@ fn pad(out: &mut Vec<u8>, multiple: usize) {
 /// A reply message: METHOD_RETURN or ERROR.
 #[derive(Default)]
 struct Reply {
+    /// Number of the call that is answered.
     reply_serial: u32,
     is_error: bool,
     error_name: String,

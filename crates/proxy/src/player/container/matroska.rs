@@ -27,6 +27,7 @@ pub(super) struct MatroskaScan {
     cues_start: Option<u64>,
     /// The end of `Cues`, while they are being read.
     cues_end: Option<u64>,
+    /// Index marks so far: time, and file offset of the cluster.
     index: Vec<(Duration, u64)>,
     /// The time of the cue that is being read.
     cue_time: u64,

@@ -15,7 +15,8 @@
 //! 5. The head of any other file is kept for a program that knows more containers
 //!    ([`ContainerScan::take_unknown_head`]).
 //!
-//! Crates that read MP4 or Matroska need a whole seekable file, and this needs a hundredth of them.
+//! Crates that read MP4 or Matroska need a whole seekable file, and only a hundredth of their code would be used
+//! here.
 
 mod matroska;
 mod mp4;
@@ -62,6 +63,7 @@ pub(crate) struct ContainerScan {
     held_start: u64,
     buffered: Vec<u8>,
     container: Container,
+    /// The timing, and the name of the structure that contained it.
     found: Option<(VideoTiming, &'static str)>,
     /// The offset of the first picture or sound.
     media_start: Option<u64>,
@@ -274,7 +276,7 @@ const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 const MAX_INTERLEAVING_LEAD: f64 = 0.5;
 /// Closer marks are merged.
 const MIN_INDEX_STEP: Duration = Duration::from_millis(500);
-/// The `sidx` of a day of two-second fragments needs half of it.
+/// The most bytes that are held at a time. The `sidx` of a day of two-second fragments needs half of it.
 const MAX_HELD: usize = 1 << 20;
 const CHUNK_SIZE: usize = 4096;
 /// The size of the head that is kept of an unsupported file. Our choice: the heads of AVI, FLV, ASF, Ogg, FLAC and MP3

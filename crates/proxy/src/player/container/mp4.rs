@@ -33,6 +33,7 @@ pub(super) struct Mp4Scan {
 #[derive(Debug, Default)]
 struct TrackTables {
     timescale: u64,
+    /// It is a video or audio track.
     is_media: bool,
     /// Runs of samples: their number, and the ticks that each lasts.
     sample_durations: Vec<(u64, u64)>,

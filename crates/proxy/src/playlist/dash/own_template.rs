@@ -48,8 +48,8 @@ impl<'a> DashRewriter<'a> {
                 && !misses("$Bandwidth$", &bandwidth);
             if is_safe && !is_other_base {
                 continue;
-                // What the player gets from the inherited template as rewritten must equal what the original one means.
             }
+            // What the player gets from the inherited template as rewritten must equal what the original one means.
             let written = match source.context.rewrite(&template, budget)? {
                 RewriteResult::Changed(replacement) => Cow::Owned(replacement),
                 RewriteResult::Unchanged if is_safe && !is_risky(&template, true) => continue,
