@@ -88,7 +88,7 @@ fn start_logging(command: &Command) -> Result<(), CliError> {
     }
     #[cfg(feature = "fleet")]
     if let Command::Relay(_) | Command::Edge(_) | Command::Fleet(_) = command {
-        fleet::start_saying();
+        fleet::init_default_log();
     }
     #[cfg(not(feature = "fleet"))]
     let _ = command;
