@@ -9,6 +9,10 @@
 //! 4. Nothing is started that a 10 KB download does not need: one thread, and no logging unless it is requested.
 //!
 //! Programs that need the download without the command line use [`download`] directly.
+//!
+//! Each command has a module of its name (`play` is in `proxy`, `restore` in `paths`). `command_line` has the list of commands, `args` the
+//! options of several commands, `config` the configuration file, `credentials` the files of fleet members, `control` the errors of control
+//! sockets, `decision_log` the reader of logs, `progress` the progress display, `privileges` what daemons drop, and `reload_signal` SIGHUP.
 
 #[cfg(feature = "accel")]
 mod accel;
