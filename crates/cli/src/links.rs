@@ -43,7 +43,7 @@ struct LinkRow {
     /// Properties that the system reports.
     #[serde(flatten)]
     interface: Interface,
-    /// Whether `marline get` would select the link now. A metered one carries data only while no other works.
+    /// Whether `marline get` would select the link now. By default, a metered one carries data only while no other works.
     used: bool,
     /// Why the link is not used, or the condition under which it is; may be empty.
     explanation: String,

@@ -43,9 +43,10 @@ ack-offload, and those for comparison, need a second link. eifel-undo, withheld-
 --flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, preceded by `dst` (the server, the default) or `src`, and
 joined by `and` and `or` (`tcp dst port 80 or 443`).
 
-While it runs there are at most two chains of packet rules for the primary link (iptables -t mangle -S). They are removed
-at its end or, after a crash, at the next start or by `marline accel stop`; until then packets pass them unchanged. It needs
-CAP_NET_ADMIN and CAP_NET_RAW. docs/accel-reference.md describes what is done to flows, and when nothing is.
+While it runs there are at most two chains of packet rules for the primary link in each of IPv4 and IPv6 (iptables -t mangle -S,
+ip6tables -t mangle -S). They are removed at its end or, after a crash, at the next start or by `marline accel stop`; until then
+packets pass them unchanged. It needs CAP_NET_ADMIN and CAP_NET_RAW. docs/accel-reference.md describes what is done to flows, and
+when nothing is.
 
 Exit codes: 0 stopped and everything restored, 1 failed, 64 wrong usage, 69 a link cannot be used, 77 a privilege is missing.";
 

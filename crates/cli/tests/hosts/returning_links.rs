@@ -5,7 +5,8 @@
 
 use crate::routers::run_in_network;
 
-/// Shell functions for the scripts below: `away` makes a link fail, `back` repairs it, `transfer` checks that it carries again.
+/// Shell functions for the scripts below: `away` makes a link fail, `back` repairs it three seconds later, `transfer` checks that it
+/// carries again.
 const SHELL_FUNCTIONS: &str = r#"
 link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
 slow() { tc qdisc replace dev wan$1 root tbf rate 8mbit burst 20k limit 100k; }

@@ -30,6 +30,8 @@ struct Cinema {
 }
 
 impl Cinema {
+    /// With a film of this duration and rate, and links at [`WIFI`] and [`LTE`]. None, with a printed reason, where a program or a
+    /// privilege is missing.
     fn open(seconds: u32, bytes_per_second: usize) -> Option<Self> {
         let network = Network::two_links()?;
         let film = film(seconds, bytes_per_second);
@@ -45,6 +47,7 @@ impl Cinema {
         Proxy::with_prefix(self.network.client_prefix(), args)
     }
 
+    /// A player that requests the film from this offset on.
     fn player(&self, proxy: &Proxy, from: u64) -> Player {
         let address = proxy.address;
         Player::on(
