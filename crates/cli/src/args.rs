@@ -126,7 +126,7 @@ impl FromStr for LinkOption {
         let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
             text.split(',').partition(|part| *part == "optional");
         let link = link_parts.join(",").parse().map_err(|error| match error {
-            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `optional`.
+            // The error of `LinkArg` would name `limit=`, which is only for `get` and `proxy`, and would not name `optional`.
             ParseLinkArgError::UnknownKey(part) => {
                 format!(
                     "`{part}`: use kind=, metered=, budget= or optional after the interface, separated by commas"

@@ -97,7 +97,8 @@ pub struct LinkConfig {
     /// manager (`marline paths`, `marline edge`) in all its runs together.
     #[serde(default, deserialize_with = "parse_text")]
     pub budget: Option<DataSize>,
-    /// Upper limit of the link's rate, for downloads (`marline get`) and for the videos of `marline proxy`; other traffic is not limited.
+    /// Upper limit of the link's rate: for `marline get` all files together, for `marline proxy` each response to a player separately. Other
+    /// traffic is not limited.
     #[serde(default, rename = "limit", deserialize_with = "parse_rate")]
     pub rate_limit: Option<Bitrate>,
     /// Price of 10^9 bytes. The currency is arbitrary, but it must be the same for all links.

@@ -6,7 +6,8 @@
 //! 1. All user input is parsed before any file is opened or any request is sent, so a typo has no side effect.
 //! 2. Standard output carries only results (the file, a table, a JSON object); notices about them go to standard error.
 //! 3. An error is one line: what failed, on which link or file, why, and the remedy.
-//! 4. Nothing is started that a 10 KB download does not need: one thread, and no logging unless it is requested.
+//! 4. Nothing is started that a 10 KB download does not need: one thread, a second one only to resolve a host name, and no logging unless
+//!    it is requested.
 //!
 //! Programs that need the download without the command line use [`download`] directly.
 //!

@@ -4,7 +4,8 @@
 //! `sudo marline edge` starts with all capabilities of root, and an attacker who exploits a parser would get them as well.
 //! [`drop_privileges`] sets `no_new_privs` and removes every other capability from the bounding, permitted, effective,
 //! inheritable and ambient sets. Threads and children (nft, iptables) inherit this, and no capability can be regained. The
-//! remaining capabilities are those of the systemd units (a test compares them) and, for root, CAP_DAC_OVERRIDE.
+//! remaining capabilities are those of the systemd unit and at most three more, which a daemon that is started by hand may need:
+//! CAP_NET_BIND_SERVICE, CAP_NET_RAW and, as root, CAP_DAC_OVERRIDE (a test compares them with the units).
 //!
 //! Limits: uid 0 still owns root's files, and it keeps CAP_DAC_OVERRIDE because certificates, state and logs may belong to
 //! the user who ran `sudo`. A user of its own, a read-only file system and a system call filter are left to the unit: a

@@ -1,4 +1,5 @@
-//! Daemons permanently drop the capabilities that they do not need, in all threads, down to the set of their systemd units.
+//! Daemons permanently drop the capabilities that they do not need, in all threads. They keep the set of their systemd units, and the few
+//! that only a daemon started by hand may need (root's files, ports below 1024, raw sockets).
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
