@@ -54,8 +54,9 @@ impl Daemon {
     }
 }
 
-/// Drops the privileges that this daemon does not need. Must be called while the process has one thread. If the kernel
-/// refuses, the daemon works all the same, so a failure is only logged.
+/// Drops the privileges that this daemon does not need. Must be called while the process has one thread, since other threads would keep
+/// theirs. (The path manager of an edge calls it again in its own thread, without effect.) If the kernel refuses, the daemon works all
+/// the same, so a failure is only logged.
 pub(crate) fn drop_privileges(daemon: Daemon) {
     let mut required = daemon.needed_capabilities();
     if rustix::process::geteuid().is_root() {
