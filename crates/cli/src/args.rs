@@ -20,12 +20,14 @@ use crate::output::{print_result, to_json};
 #[derive(Clone, Debug, Args)]
 pub struct LinkArgs {
     /// Use only this link; repeat for more [default: all working links].
+    ///
+    /// Properties may follow the name, separated by commas: kind=KIND, metered=yes|no, budget=SIZE, limit=RATE.
     #[arg(long, value_name = "IFACE[,…]")]
     pub link: Vec<LinkArg>,
     /// Whether links below a VPN are used.
     #[command(flatten)]
     pub vpn: VpnArgs,
-    /// Use of metered links: avoid (only if all others have failed), use, or never [default: avoid].
+    /// Use of metered links: avoid (only while no other link works), use, or never [default: avoid].
     #[arg(long, value_name = "avoid|use|never", value_parser = parse_metered_use)]
     pub metered: Option<MeteredUse>,
 }
@@ -35,7 +37,8 @@ pub struct LinkArgs {
 pub(crate) struct DaemonLinkArgs {
     /// Use only this link; repeat for more [default: all links that work, now or later].
     ///
-    /// With `,optional` the interface need not exist yet.
+    /// Properties may follow the name, separated by commas: kind=KIND, metered=yes|no, budget=SIZE (for all runs together), and optional:
+    /// the interface need not exist yet.
     #[arg(long, value_name = "IFACE[,…]")]
     pub(crate) link: Vec<LinkOption>,
 }
@@ -77,7 +80,8 @@ pub struct EnergyModelArgs {
 /// Run directory of a daemon.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RunDirArgs {
-    /// Directory of the daemon's control socket and of its state for recovery after a crash [default: /run/marline].
+    /// Directory of the daemon's control socket and of its state for recovery after a crash [default: /run/marline, or for an
+    /// unprivileged user's control socket $XDG_RUNTIME_DIR/marline].
     #[arg(long, value_name = "DIR")]
     pub(crate) run_dir: Option<PathBuf>,
 }
@@ -122,7 +126,7 @@ impl FromStr for LinkOption {
         let (optional_parts, link_parts): (Vec<&str>, Vec<&str>) =
             text.split(',').partition(|part| *part == "optional");
         let link = link_parts.join(",").parse().map_err(|error| match error {
-            // The error of `LinkArg` would name `limit=`, which is only for downloads, and not `optional`.
+            // The error of `LinkArg` would name `limit=`, which is only for `get` and `proxy`, and would not name `optional`.
             ParseLinkArgError::UnknownKey(part) => {
                 format!(
                     "`{part}`: use kind=, metered=, budget= or optional after the interface, separated by commas"
@@ -144,7 +148,7 @@ fn parse_metered_use(text: &str) -> Result<MeteredUse, String> {
     }
 }
 
-/// Parses a duration with its unit that is longer than zero.
+/// Parses a duration with its unit, such as `50ms`, that must be longer than zero.
 pub(crate) fn parse_positive_duration(text: &str) -> Result<Duration, String> {
     match parse_duration(text) {
         Ok(Duration::ZERO) => Err("zero is too short".into()),

@@ -3,7 +3,8 @@
 //! Parsing yields a [`Cli`] whose values are valid, or a [`CliError`] with a one-line message. Each command defines its own arguments;
 //! options of several commands are in [`args`](crate::args).
 //!
-//! 1. Every value with a dimension carries its unit (`20Mbit/s`, `50ms`, `500KiB`).
+//! 1. Every value with a dimension carries its unit (`20Mbit/s`, `50ms`, `500KiB`). As in curl, a rate limit such as `2M` is in bytes per
+//!    second.
 //! 2. Options that may hold a secret (`--user`, `-H`, a URL) are taken as plain text here and parsed by
 //!    [`get`](crate::get), because clap repeats a rejected value in its message.
 //! 3. No file is read or opened here.
@@ -19,7 +20,7 @@ use crate::CliError;
 #[derive(Debug, Parser)]
 #[command(name = "marline", version, max_term_width = 100, subcommand_required = true, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// Read this configuration file instead of ~/.config/marline/marline.toml.
+    /// Read this configuration file instead of ~/.config/marline/marline.toml; other options override its settings.
     #[arg(long, global = true, value_name = "FILE", display_order = 900)]
     pub config: Option<PathBuf>,
     /// The subcommand and its options.

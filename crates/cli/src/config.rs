@@ -31,7 +31,7 @@ pub struct ConfigFile {
     /// Use of metered links unless `--metered` is given. Default: avoid them while another link works.
     #[serde(default)]
     pub metered: Option<MeteredUse>,
-    /// Energy model of the device's radios (a name or a file) unless `--energy-model` is given. Default: `typical`.
+    /// Energy model of the device's radios (a name, a file, or `none`) unless `--energy-model` is given. Default: `typical`.
     #[serde(default, rename = "energy-model")]
     pub energy_model: Option<String>,
     /// Settings of `marline paths`.
@@ -67,7 +67,8 @@ pub struct PathsConfig {
     /// As `--port`: `transparent` forwards only connections to these ports, given as numbers and ranges.
     #[serde(deserialize_with = "parse_ports")]
     pub ports: Vec<PortRange>,
-    /// Directory of the control socket, unless `--run-dir` is given.
+    /// Directory of the control socket, of the undo log (previous host settings, for recovery after a crash) and of the usage of
+    /// budgets, unless `--run-dir` is given.
     pub run_dir: Option<PathBuf>,
 }
 
@@ -92,10 +93,12 @@ pub struct LinkConfig {
     /// Whether traffic on the link costs money.
     #[serde(default)]
     pub metered: Option<bool>,
-    /// Most bytes that one run may carry over the link; for `marline paths` all its runs together.
+    /// Most bytes that may go over the link: for `marline get` in one run, for `marline proxy` in each response to a player, for the path
+    /// manager (`marline paths`, `marline edge`) in all its runs together.
     #[serde(default, deserialize_with = "parse_text")]
     pub budget: Option<DataSize>,
-    /// Upper limit of the rate.
+    /// Upper limit of the link's rate: for `marline get` all files together, for `marline proxy` each response to a player separately. Other
+    /// traffic is not limited.
     #[serde(default, rename = "limit", deserialize_with = "parse_rate")]
     pub rate_limit: Option<Bitrate>,
     /// Price of 10^9 bytes. The currency is arbitrary, but it must be the same for all links.

@@ -48,7 +48,7 @@ pub(crate) struct MemberFileArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct RevocationArgs {
     /// Revocation list (CRL) of the authority. It is reloaded when it changes; with --fleet the newest list is downloaded
-    /// [default: revoked.pem in the directory of the certificate].
+    /// [default: revoked.pem in the directory of the certificate; if an edge with --fleet has none there, a file beside its state file].
     #[arg(long, value_name = "FILE")]
     revoked: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@
 //!
 //! 1. Only one line is in memory at a time, so a log may have any length.
 //! 2. The first record, and only the first, is the start record with version and configuration.
-//! 3. A last line without a line end means that the run was killed; all records before it are valid.
+//! 3. A last line that has no line end and cannot be parsed means that the run was killed; all records before it are valid.
 //! 4. The first line shows which machine wrote the log: download, stream, MPTCP policy or accelerator. Records of a download
 //!    are returned as those of a stream, since a stream contains a download.
 
@@ -221,5 +221,5 @@ fn parse_error(error: &serde_json::Error, line: u64) -> String {
     format!("{problem}: {text}, at column {}", error.column())
 }
 
-/// Bytes of a line. A record has a few hundred bytes, but the first line of a resumed run has every range of its journal.
+/// Most bytes of a line. A record has a few hundred bytes, but the first line of a resumed run has every range of its journal.
 const MAX_LINE: u64 = 16 << 20;

@@ -24,8 +24,8 @@ pub(crate) fn user_run_dir() -> Option<PathBuf> {
     Some(Path::new(&runtime_dir).join("marline"))
 }
 
-/// Directories where the control socket of an unprivileged daemon may be, in order of preference. A directory given by
-/// option is the only one; otherwise the system's directory comes before the user's. The daemon uses the first one in
+/// Directories where the control socket of a daemon that needs no privilege (edge, relay) may be, in order of preference. A
+/// directory given by option is the only one; otherwise the system's directory comes before the user's. The daemon uses the first one in
 /// which it can create its socket, and a client searches all of them.
 #[cfg(feature = "fleet")]
 pub(crate) fn run_dirs(given: Option<&Path>) -> Vec<PathBuf> {

@@ -6,9 +6,14 @@
 //! 1. All user input is parsed before any file is opened or any request is sent, so a typo has no side effect.
 //! 2. Standard output carries only results (the file, a table, a JSON object); notices about them go to standard error.
 //! 3. An error is one line: what failed, on which link or file, why, and the remedy.
-//! 4. Nothing is started that a 10 KB download does not need: one thread, and no logging unless it is requested.
+//! 4. Nothing is started that a 10 KB download does not need: one thread, a second one only to resolve a host name, and no logging unless
+//!    it is requested.
 //!
 //! Programs that need the download without the command line use [`download`] directly.
+//!
+//! Each command has a module of its name (`play` is in `proxy`, `restore` in `paths`). `command_line` has the list of commands, `args` the
+//! options of several commands, `config` the configuration file, `credentials` the files of fleet members, `control` the errors of control
+//! sockets, `decision_log` the reader of logs, `progress` the progress display, `privileges` what daemons drop, and `reload_signal` SIGHUP.
 
 #[cfg(feature = "accel")]
 mod accel;
@@ -88,7 +93,7 @@ fn start_logging(command: &Command) -> Result<(), CliError> {
     }
     #[cfg(feature = "fleet")]
     if let Command::Relay(_) | Command::Edge(_) | Command::Fleet(_) = command {
-        fleet::start_saying();
+        fleet::init_default_log();
     }
     #[cfg(not(feature = "fleet"))]
     let _ = command;

@@ -43,13 +43,13 @@ struct LinkRow {
     /// Properties that the system reports.
     #[serde(flatten)]
     interface: Interface,
-    /// Whether `marline get` would use the link now.
+    /// Whether `marline get` would select the link now. By default, a metered one carries data only while no other works.
     used: bool,
     /// Why the link is not used, or the condition under which it is; may be empty.
     explanation: String,
-    /// Most bytes that one run may use, from the configuration.
+    /// Most bytes that one run of `marline get` may carry over the link, from the configuration file.
     budget_bytes: Option<u64>,
-    /// Rate limit from the configuration, in 10^6 bit/s.
+    /// Rate limit of the link from the configuration file, in 10^6 bit/s.
     rate_limit_mbps: Option<f64>,
 }
 

@@ -4,7 +4,8 @@
 //! `sudo marline edge` starts with all capabilities of root, and an attacker who exploits a parser would get them as well.
 //! [`drop_privileges`] sets `no_new_privs` and removes every other capability from the bounding, permitted, effective,
 //! inheritable and ambient sets. Threads and children (nft, iptables) inherit this, and no capability can be regained. The
-//! sets are equal to those of the systemd units (a test compares them).
+//! remaining capabilities are those of the systemd unit and at most three more, which a daemon that is started by hand may need:
+//! CAP_NET_BIND_SERVICE, CAP_NET_RAW and, as root, CAP_DAC_OVERRIDE (a test compares them with the units).
 //!
 //! Limits: uid 0 still owns root's files, and it keeps CAP_DAC_OVERRIDE because certificates, state and logs may belong to
 //! the user who ran `sudo`. A user of its own, a read-only file system and a system call filter are left to the unit: a
@@ -53,8 +54,9 @@ impl Daemon {
     }
 }
 
-/// Drops the privileges that this daemon does not need. Must be called while the process has one thread. If the kernel
-/// refuses, the daemon works all the same, so a failure is only logged.
+/// Drops the privileges that this daemon does not need. Must be called while the process has one thread, since other threads would keep
+/// theirs. (The path manager of an edge calls it again in its own thread, without effect.) If the kernel refuses, the daemon works all
+/// the same, so a failure is only logged.
 pub(crate) fn drop_privileges(daemon: Daemon) {
     let mut required = daemon.needed_capabilities();
     if rustix::process::geteuid().is_root() {

@@ -4,7 +4,7 @@
 //! is one line: the number of equal decisions, or the first line of the log that differs.
 //!
 //! 1. Only one line is in memory at a time, so a log may have any length.
-//! 2. A last line without a line end means that the run was killed; everything before it is compared.
+//! 2. A last line that has no line end and cannot be parsed means that the run was killed; everything before it is compared.
 //! 3. Any other invalid line is reported as damage with its line number. The exit code is the same as for a difference.
 //! 4. A log of another version is accepted: the purpose may be to find out whether that version decided differently.
 
@@ -42,7 +42,7 @@ pub struct ReplayArgs {
 /// Result of a replay without differences.
 #[derive(Debug, PartialEq, Eq)]
 struct ReplayResult {
-    /// Records that were read.
+    /// Records that were read: the start record, inputs, ticks and decisions.
     records: u64,
     /// Decisions that were compared.
     outputs: u64,

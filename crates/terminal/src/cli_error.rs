@@ -25,7 +25,7 @@ impl CliError {
     /// A privilege is missing (`EX_NOPERM`).
     pub const PRIVILEGE: u8 = 77;
 
-    /// An error with exit code `code` and the message `line`, in which each run of white space becomes one space.
+    /// An error with exit code `code` and this message, in which each sequence of white space becomes one space.
     pub fn new(code: u8, message: impl Into<String>) -> Self {
         let message: String = message.into();
         Self { code, message: Some(message.split_whitespace().collect::<Vec<_>>().join(" ")) }
@@ -48,7 +48,7 @@ impl CliError {
 }
 
 impl From<std::io::Error> for CliError {
-    /// Converts an error of a write to standard output, where results go.
+    /// Converts an error of a write to standard output, where results go; the message names that stream.
     fn from(error: std::io::Error) -> Self {
         // A reader that closed the pipe (`| head`) needs no message.
         match error.kind() {

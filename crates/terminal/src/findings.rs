@@ -3,7 +3,7 @@
 use marline_core::finding::{Finding, Severity};
 use marline_core::printable::printable;
 
-/// The findings as text for a terminal.
+/// The findings as text for a terminal: `ok`, `note` or `WRONG` (it blocks the command), the name, the message, and the remedy below.
 pub fn render(findings: &[Finding]) -> String {
     let mut text = String::new();
     let width = findings.iter().map(|finding| finding.name.len()).max().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Terminal interface that the programs `marline` and `marline-lab` share: command line, output, log and exit codes.
 //!
 //! 1. [`command_line`] parses the arguments and turns a mistake into one line.
-//! 2. [`output`] is the only code that writes to standard output and standard error; it escapes untrusted text.
+//! 2. [`output`] writes to standard output and standard error and escapes untrusted text; it lists the few exceptions.
 //! 3. [`table`], [`findings`] and [`screen`] render status: tables, findings of a check, and a text that is updated in place.
 //! 4. [`log`] starts the log that `MARLINE_LOG` requests.
 //! 5. [`CliError`] is the failure of a command: a message and an exit code.

@@ -31,7 +31,7 @@ Examples:
 Mechanisms, on unless disabled:
   ack-offload      ACKs leave over the second link, if a trial shows that the flow gains
   eifel-undo       the sender undoes reductions after random losses
-  withheld-ack     one byte is acknowledged when an outage ends, which restarts the sender
+  withheld-ack     one byte stays unacknowledged until an outage ends; its ACK then restarts the sender
   outage-revert    the sender reverts the timeouts of an outage
 Off unless enabled, as it acknowledges data that has not arrived:
   early-ack        holes of plain HTTP are acknowledged, and fetched with range requests
@@ -43,9 +43,10 @@ ack-offload, and those for comparison, need a second link. eifel-undo, withheld-
 --flows: `port N`, `port N-M`, `host ADDRESS`, `net ADDRESS/BITS`, preceded by `dst` (the server, the default) or `src`, and
 joined by `and` and `or` (`tcp dst port 80 or 443`).
 
-While it runs there are at most two chains of packet rules for the primary link (iptables -t mangle -S). They are removed
-at its end or, after a crash, at the next start or by `marline accel stop`; until then packets pass them unchanged. It needs
-CAP_NET_ADMIN and CAP_NET_RAW. docs/accel-reference.md describes what is done to flows, and when nothing is.
+While it runs there are at most two chains of packet rules for the primary link in each of IPv4 and IPv6 (iptables -t mangle -S,
+ip6tables -t mangle -S). They are removed at its end or, after a crash, at the next start or by `marline accel stop`; until then
+packets pass them unchanged. It needs CAP_NET_ADMIN and CAP_NET_RAW. docs/accel-reference.md describes what is done to flows, and
+when nothing is.
 
 Exit codes: 0 stopped and everything restored, 1 failed, 64 wrong usage, 69 a link cannot be used, 77 a privilege is missing.";
 
@@ -71,7 +72,7 @@ pub(super) enum AccelCommand {
         #[command(flatten)]
         format: JsonArgs,
     },
-    /// Stop accelerators, and remove packet rules that a crash has left.
+    /// Stop accelerators, and remove packet rules that a crash has left for any link.
     Stop {
         #[command(flatten)]
         daemon: DaemonArgs,
@@ -84,7 +85,7 @@ pub(super) enum AccelCommand {
     /// Play an RTSP stream over two links: reports, commands and the base layer over the secondary one as well.
     #[command(after_help = RTP_HELP)]
     Rtp(Box<RtpArgs>),
-    /// Wait for the end of a run, and fill holes that it acknowledged early; started by each run.
+    /// Wait for the end of a run, and fill holes that it acknowledged early; started by each run with such a mechanism.
     #[command(hide = true)]
     Repair(RepairArgs),
 }
@@ -120,7 +121,7 @@ pub(super) struct RtpArgs {
     /// URL of the base layer, requested over the secondary link [default: none].
     #[arg(long, value_name = "URL")]
     pub(super) base: Option<RtspUrl>,
-    /// How long packets behind a hole wait for the base layer, at most 5s.
+    /// How long packets behind a hole (lost packets) wait for the base layer to fill it, at most 5s.
     #[arg(long, value_name = "TIME", default_value = "250ms", value_parser = reorder_wait)]
     pub(super) reorder_wait: Duration,
     #[command(flatten)]
@@ -153,7 +154,7 @@ pub(super) struct RepairArgs {
 #[derive(Debug, Args)]
 #[command(mut_arg("run_dir", |arg| arg.help("Directory of its control socket [default: /run/marline-accel]")))]
 pub(super) struct DaemonArgs {
-    /// Only the accelerator of this primary link.
+    /// Only the accelerator of this primary link [default: all in the run directory].
     #[arg(long, value_name = "IFACE")]
     pub(super) primary: Option<String>,
     #[command(flatten)]
@@ -173,13 +174,13 @@ pub(super) struct RunArgs {
     /// The link whose flows are accelerated.
     #[arg(long, value_name = "IFACE", required = true)]
     pub(super) primary: Option<String>,
-    /// A second link; repeat for more, the best first.
+    /// A second link; repeat for more, the best first [default: none].
     #[arg(long, value_name = "IFACE")]
     pub(super) secondary: Vec<String>,
     /// Accelerate only these flows, such as 'tcp dst port 443' [default: all TCP].
     #[arg(long, value_name = "FILTER")]
     pub(super) flows: Option<FlowFilter>,
-    /// Enable these mechanisms in addition.
+    /// Enable these mechanisms in addition to those that are on by default.
     #[arg(long, value_name = "MECHANISM,…", value_delimiter = ',')]
     pub(super) enable: Vec<Mechanism>,
     /// Disable these mechanisms.
@@ -197,7 +198,7 @@ pub(super) struct RunArgs {
     /// Address that is probed to check a secondary link; once for each, in their order [default: its gateway].
     #[arg(long, value_name = "ADDRESS")]
     pub(super) secondary_gateway: Vec<IpAddr>,
-    /// Have a relay send ACKs: refused, as a relay has none that it could send.
+    /// Have a relay send ACKs: always refused with the reason, as a relay has none that it could send.
     #[arg(long, value_name = "RELAY", hide = true)]
     pub(super) via: Option<String>,
     #[command(flatten)]

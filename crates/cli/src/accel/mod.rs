@@ -45,20 +45,21 @@ pub(crate) fn run(args: AccelArgs) -> Result<(), CliError> {
     }
 }
 
-/// A directory of its own: it runs as root, and must not share a directory with daemons of other users.
+/// Default run directory. It is not that of the other daemons: the accelerator runs as root, and must not share a directory with daemons
+/// of other users.
 const RUN_DIR: &str = "/run/marline-accel";
 
 fn run_dir(named: Option<&Path>) -> PathBuf {
     named.unwrap_or(Path::new(RUN_DIR)).to_owned()
 }
 
-/// The primary links of the accelerators that may run there.
+/// The primary links of the accelerators that may run: the one of `--primary`, or those with a control socket in the run directory.
 fn primaries(daemon: &DaemonArgs) -> Vec<String> {
     let dir = run_dir(daemon.run_dir_args.run_dir.as_deref());
     daemon.primary.clone().map_or_else(|| control::primaries(&dir), |primary| vec![primary])
 }
 
-/// The status of each that runs.
+/// The status of each accelerator that runs.
 fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
     let dir = run_dir(daemon.run_dir_args.run_dir.as_deref());
     let (mut all, mut why) = (Vec::new(), None);
@@ -80,7 +81,7 @@ fn statuses(daemon: &DaemonArgs) -> Result<Vec<Status>, CliError> {
     }
 }
 
-/// Stops those that run, waits until they have ended, and removes what killed runs have left.
+/// Stops the accelerators, waits until they have ended, and removes the packet rules that killed runs have left for any link.
 fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
     let dir = run_dir(daemon.run_dir_args.run_dir.as_deref());
     let mut ended = Vec::new();
@@ -109,7 +110,7 @@ fn stop(daemon: &DaemonArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Waits until the process has restored everything.
+/// Waits until the process has restored everything, which it shows by removing its control socket.
 fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), CliError> {
     let begun = Instant::now();
     while control::socket(dir, primary).exists() {
@@ -123,7 +124,8 @@ fn wait_for(pid: u32, dir: &Path, primary: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Our choice: programs that change packet rules wait five seconds for each other.
+/// Longest wait for the end of one accelerator. Our choice: programs that change packet rules wait up to five seconds for each other, and
+/// several changes are necessary.
 const STOP_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The exit code of an error.

@@ -11,7 +11,7 @@ use marline_core::link::LinkId;
 use super::args::RunArgs;
 use crate::CliError;
 
-/// The links by name, the primary first.
+/// The links with the gateways that the user named, the primary link first.
 pub(super) fn link_args(args: &RunArgs) -> Result<Vec<LinkArg>, CliError> {
     check_count("--secondary-gateway", args.secondary_gateway.len(), args)?;
     let name = args.primary.clone().ok_or_else(|| CliError::usage("no link is named; add --primary IFACE"))?;

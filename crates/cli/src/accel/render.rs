@@ -8,7 +8,7 @@ use marline_terminal::table::{Table, or_dash};
 
 use crate::progress::{rate, size, time};
 
-/// The status of one accelerator.
+/// The status of one accelerator: counters of packets, a table of links, and a table of flows.
 pub(super) fn status(status: &Status) -> String {
     let mechanisms: Vec<String> = status.mechanisms.iter().map(ToString::to_string).collect();
     let counts = &status.counts;

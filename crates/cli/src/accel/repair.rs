@@ -1,9 +1,10 @@
 //! `marline accel repair`: the process that outlives a run, and fills holes that the run has acknowledged early.
 //!
-//! Its standard input is a pipe whose other end the run holds. When that end closes, however the run ended, it reads the
-//! pending file; each flow listed there receives the acknowledged bytes, or is reset.
+//! Its standard input is a pipe whose other end the run holds. When that end closes, however the run ended, the repair process
+//! reads the pending file (the data that was acknowledged early and has not arrived); each flow listed there receives the
+//! acknowledged bytes, or is reset.
 //!
-//! 1. It sleeps until then, and ignores signals that end the run: Ctrl-C in a terminal goes to both.
+//! 1. It sleeps until then, and ignores signals that end the run: Ctrl-C in a terminal goes to both processes.
 //! 2. A run starts it, with the names of its links. The next run starts it again for a run that was killed together with
 //!    its repair process.
 
@@ -43,17 +44,17 @@ pub(super) fn run(args: &RepairArgs) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Starts it beside this process. It acts when the child's input is closed, explicitly or by the end of this process.
+/// Starts the repair process beside this one. It acts when its standard input is closed, explicitly or by the end of this process.
 pub(super) fn start(file: &Path, links: &[AccelLink]) -> Result<Child, CliError> {
     spawn(file, links, Stdio::piped())
         .map_err(|error| CliError::failed(format!("the repair process cannot be started: {error}")))
 }
 
-/// Repairs the flows of the last run, if it was killed together with its repair process: at most one process for each
-/// primary link.
+/// Starts a repair process for the flows of the last run with this primary link, if that run was killed together with its own repair
+/// process.
 ///
 /// # Errors
-/// Another user can write the directory.
+/// Another user can write the run directory.
 pub(super) fn repair_orphan(dir: &Path, primary: &str, links: &[AccelLink]) -> Result<(), CliError> {
     let orphan = orphaned_path(dir, primary).map_err(|error| {
         CliError::failed(format!("{error}: it cannot be the run directory; choose another one with --run-dir"))

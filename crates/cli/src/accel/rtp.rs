@@ -73,7 +73,7 @@ fn summary(stats: &RtpStats) -> String {
     )
 }
 
-/// How errors of a stream end the process.
+/// Maps an error of the stream to an exit code.
 fn exit(error: RtpError) -> CliError {
     let code = match &error {
         RtpError::Usage(_) => CliError::USAGE,

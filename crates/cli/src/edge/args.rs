@@ -96,7 +96,7 @@ pub(super) struct RunArgs {
     pub(super) live_streams: Vec<LiveMatch>,
     #[command(flatten)]
     pub(super) congestion_args: CongestionArgs<CongestionControl>,
-    /// Number of spare connections to the relay that are kept open for new flows.
+    /// Number of spare connections to the first working relay that are kept open for new flows.
     #[arg(long, value_name = "N", default_value = "2")]
     pub(super) spare_connections: usize,
     /// Refuse flows while no relay is available, instead of sending them directly over one link; the default with --lan.
@@ -112,13 +112,13 @@ pub(super) struct RunArgs {
     /// Request this URL over a link to detect a captive portal, or `off`.
     ///
     /// A page or a redirect instead of status 204 indicates a portal. The request is plain HTTP, sent when a link has come
-    /// up or failed, and while no relay works.
+    /// up or failed, and repeatedly while it has a portal, while no relay works, or while flows go directly.
     #[arg(long, value_name = "URL|off", default_value = PortalProbe::DEFAULT)]
     pub(super) portal_probe: PortalProbe,
     /// Treat names below this domain as names of private networks; repeat for more.
     ///
     /// If no relay can resolve such a name, the name servers of this host and its links resolve it for programs that use the
-    /// proxy. Names without a dot and those below lan, local, internal, home.arpa and fritz.box are always private. Do not
+    /// address of --listen. Names without a dot and those below lan, local, internal, home.arpa and fritz.box are always private. Do not
     /// use a domain below which others can register names.
     #[arg(long, value_name = "SUFFIX")]
     pub(super) local_domain: Vec<LocalDomain>,
@@ -126,7 +126,7 @@ pub(super) struct RunArgs {
     pub(super) fleet_requests: FleetRequestArgs,
     #[command(flatten)]
     pub(super) links: DaemonLinkArgs,
-    /// What marline aims for: speed, latency, energy or cost, as `marline paths --goal`.
+    /// Goal of the path manager: speed, latency, energy or cost, as `marline paths --goal`.
     ///
     /// With latency, the edge also prefers the nearest of the relays that are fast enough.
     #[arg(long, default_value = "speed", value_name = "speed|latency|energy|cost")]
@@ -180,7 +180,7 @@ pub(super) struct FleetRequestArgs {
     /// Destination for which the service chooses a relay [default: that of the newest live stream, or else of the newest flow].
     #[arg(long, value_name = "HOST:PORT", requires = "fleet")]
     pub(super) origin: Option<Endpoint>,
-    /// Rate that is sufficient [default: as much as possible].
+    /// Upload rate that this edge needs from its relay [default: as much as possible].
     #[arg(long, value_name = "RATE")]
     pub(super) target_rate: Option<Bitrate>,
     /// Geographic position of the edge, in degrees north and east.
@@ -191,8 +191,8 @@ pub(super) struct FleetRequestArgs {
     pub(super) probe_bytes: DataSize,
     /// File that keeps measured rates and resolved addresses of relays for the next start.
     ///
-    /// The addresses are used while a name cannot be resolved. Default with --fleet: edge-NAME.json in /var/lib/marline for
-    /// root, otherwise in ~/.local/state/marline. Without --fleet nothing is kept by default.
+    /// The addresses are used while a name cannot be resolved. Default with --fleet: edge-NAME.json in the StateDirectory= of a systemd
+    /// unit, or else in /var/lib/marline for root and in ~/.local/state/marline for others. Without --fleet nothing is kept by default.
     #[arg(long, value_name = "FILE")]
     pub(super) state_file: Option<PathBuf>,
 }

@@ -1,11 +1,11 @@
 //! `marline edge`: sets up an edge from its arguments and runs it until it is stopped.
 //!
 //! 1. All arguments and the files that they name are read before anything listens (`options`).
-//! 2. MPTCP paths are managed as by `marline paths`, in a thread of its own, with the throughput profile unless the
-//!    configuration sets another one. The thread restores the host configuration at the end. If this is not possible (missing
-//!    privilege, another daemon manages the paths), there is a notice and the kernel manages the paths.
+//! 2. MPTCP paths are managed as by `marline paths`, in a thread of its own, with the goal of `--goal` (default: speed; the goal in
+//!    the configuration file does not count). The thread restores the host configuration at the end. If the paths cannot be managed
+//!    (missing privilege, another daemon manages them), there is a notice and the kernel manages them.
 //! 3. Notices go to standard error, one line each.
-//! 4. The service is notified when the edge ends, so that its reservation is free at once.
+//! 4. The fleet service is notified when the edge ends, so that the capacity that it has reserved for the edge is free at once.
 //! 5. The LAN is set up before the host is changed otherwise. If that fails, the edge ends with an error.
 
 mod args;
@@ -178,7 +178,7 @@ fn run_edge(args: &RunArgs, config: Option<&Path>) -> Result<(), CliError> {
             ended = stop.wait() => ended,
         };
         if let Some(driver) = &mut driver {
-            // Saves the state, and frees the reservation at the service now instead of after its lease.
+            // Saves the state, and frees the edge's reservation at the service now instead of when its lease expires.
             driver.release().await;
         }
         if let Some(Err(error)) = state_file.as_ref().map(|state| state.write(edge.save())) {
@@ -253,7 +253,7 @@ fn open_control_socket(
     None
 }
 
-/// Run directory of the path manager: its control socket and its record of the changes to restore.
+/// Run directory of the path manager and the LAN gateway: control socket, and the record of the changes to restore.
 fn run_dir(args: &RunArgs) -> PathBuf {
     args.run_dir_args.run_dir.clone().unwrap_or_else(|| RUN_DIR.into())
 }

@@ -127,14 +127,14 @@ fn relay_error(relay: &RelayStatus) -> Option<String> {
     Some(if error_text.starts_with(&relay.label) { error_text } else { format!("{}: {error_text}", relay.label) })
 }
 
-/// Delay after a change before the state is read. Chosen so that several changes give one line: a draining relay alternately
+/// Delay after a change before the state is read. Our choice, so that several changes give one line: a draining relay alternately
 /// accepts connections and refuses requests.
 const SETTLE_TIME: Duration = Duration::from_secs(1);
 /// Least time between two notices about the same relay, or about refused flows.
 const MIN_NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Prints which relay cannot be used and why, and when it works again. Of several changes within seconds, only the last one
-/// is printed.
+/// Prints which relay cannot be used and why, and when it works again. Each relay has at most one notice in
+/// [`MIN_NOTICE_INTERVAL`]; of several changes within that time, the last one is printed at its end.
 pub(super) async fn report_relays(edge: &Edge) -> Infallible {
     let mut changes = edge.relay_changes();
     let mut reported: BTreeMap<String, (Option<String>, Instant)> = BTreeMap::new();

@@ -55,7 +55,7 @@ impl EdgeOptions {
             None => Ok::<_, CliError>(state_dir()?.join(format!("edge-{}.json", identity.name))),
         };
         let revocation_path = match (&args.fleet, args.revocations.given_path()) {
-            // Without a service the list cannot be downloaded.
+            // Without a service the list cannot be downloaded, so the named file must exist.
             (None, Some(_)) => args.revocations.existing_path(&member)?,
             (Some(_), None) if !args.revocations.path(&member).exists() => {
                 // The name contains the authority's fingerprint, so that an edge that changes its fleet does not use the old list.
@@ -115,7 +115,7 @@ impl EdgeOptions {
     }
 }
 
-/// Default directory of the state file.
+/// Default directory of the state file: that of the systemd unit, else one for root or for the user.
 fn state_dir() -> Result<PathBuf, CliError> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(unit_dir) = unit_state_dir() {
@@ -151,5 +151,5 @@ fn split_host_port(relay: &str) -> Result<(&str, u16), &'static str> {
     Ok((host.trim_start_matches('[').trim_end_matches(']'), port))
 }
 
-/// Chosen because it is unassigned in IANA's registry and similar to the port of HTTPS.
+/// Port of a relay that `--relay` names without one. Our choice: it is unassigned in IANA's registry and similar to the port of HTTPS.
 const DEFAULT_RELAY_PORT: u16 = 4443;

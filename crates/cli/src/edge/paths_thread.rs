@@ -20,10 +20,10 @@ use crate::args::LinkOption;
 use crate::output::print_notice;
 use crate::{CliError, paths};
 
-/// Whether this process manages the MPTCP paths.
+/// Whether this process manages the MPTCP paths; `steering` in the status.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PathsThreadState {
-    /// The path manager runs.
+    /// The path manager runs, or its first attempt has neither succeeded nor failed within [`STARTUP_TIMEOUT`].
     pub(super) active: bool,
     /// Why the path manager does not run.
     pub(super) reason: Option<String>,
@@ -46,17 +46,18 @@ pub(super) struct PathsThread {
     state: watch::Sender<PathsThreadState>,
 }
 
-/// How long the start of the edge waits for the path manager. Chosen so that a host without links at boot starts soon.
+/// Longest time that the start of the edge waits for the path manager. Our choice: a host without links at boot starts soon.
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delay before an end of the path manager is reported. SIGTERM reaches the thread and the edge at the same time, and the end
-/// of the whole process needs no notice. Chosen.
+/// of the whole process needs no notice. Our choice.
 const SIGNAL_GRACE: Duration = Duration::from_millis(500);
 /// First and longest pause between attempts, doubled each time. Our choice: another daemon that restarts needs a second, and a
 /// permanent failure costs one attempt per minute.
 const RETRY_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
-/// Longest pause while no link can be used. Chosen so that a modem is used soon after it has booted.
+/// Longest pause between attempts that fail because no link can be used. Our choice: a modem is used soon after it has booted.
 const MAX_PAUSE_WITHOUT_LINKS: Duration = Duration::from_secs(4);
-/// Chosen because an operator who has fixed a problem watches the log.
+/// Interval of the checks whether the path manager runs again, and of the repeated signals at the end. Our choice: an operator who has
+/// fixed a problem watches the log.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl PathsThread {

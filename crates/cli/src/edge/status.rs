@@ -46,6 +46,7 @@ pub(super) struct EdgeStatus {
     uptime_s: f64,
     edge: String,
     listen_addrs: Vec<String>,
+    /// Flows that are open now, and those since the start by their path.
     flows: FlowStats,
     /// Relays for new flows, the best first.
     relays: Vec<RelayReport>,
@@ -55,6 +56,7 @@ pub(super) struct EdgeStatus {
     /// Links that connections to relays do not use.
     #[serde(default)]
     unused_links: Vec<UnusedLink>,
+    /// Whether this edge manages the MPTCP paths.
     steering: PathsThreadState,
     /// Why the state file cannot be written; `None` if it is written or not configured.
     #[serde(default)]
@@ -65,10 +67,10 @@ pub(super) struct EdgeStatus {
     /// `None` without a LAN.
     #[serde(default)]
     lan: Option<LanState>,
-    /// `None` without a LAN.
+    /// Link of UDP and other packets of the LAN that no tunnel carries; `None` without a LAN.
     #[serde(default)]
     udp_link: Option<UdpLinkState>,
-    /// `None` without a LAN.
+    /// Links of this host's own DNS queries where they are not those of its routes; `None` without a LAN.
     #[serde(default)]
     name_queries: Option<DnsLinkState>,
 }

@@ -46,10 +46,10 @@ pub enum EnergyCommand {
     },
     /// Compute the energy of a recorded download on other devices, per link and per radio state.
     WhatIf {
-        /// Log written by `marline get --trace`; `-` reads standard input.
+        /// Log written by `marline get --trace` or `marline proxy --trace`; `-` reads standard input.
         #[arg(value_name = "LOG")]
         log: PathBuf,
-        /// Model name, or path of a model file; repeat to compare [default: as for `marline get`].
+        /// Model name, or path of a model file; repeat to compare [default: that of the configuration file, or else typical].
         #[arg(long = "model", value_name = "NAME|FILE")]
         models: Vec<String>,
         /// Format of the result.
@@ -119,7 +119,8 @@ pub(crate) fn summary_line(report: &Report) -> Option<String> {
     Some(format!("energy with model {model}, including tails: {total} ({})", links.join(", ")))
 }
 
-/// The default model. It has a radio of every kind, and for Wi-Fi and LTE those with the most reliable figures.
+/// The default model. It has a radio of each of the four kinds (wifi, lte, umts, nr); those for Wi-Fi and LTE have the most reliable
+/// figures.
 const DEFAULT_MODEL: &str = "typical";
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ pub(super) fn run(path: &Path, models: Vec<Model>, format: JsonArgs) -> Result<(
 /// Result for all models (`docs/json.md`).
 #[derive(Debug, Serialize)]
 struct WhatIfReport {
-    /// Last time in the log.
+    /// Last time in the log, in seconds since the start of the recorded run.
     seconds: f64,
     /// Number of the incomplete last line, if the run was killed.
     truncated_at: Option<u64>,
@@ -41,8 +41,9 @@ struct WhatIfReport {
 #[derive(Debug, Serialize)]
 struct ModelResult {
     model: String,
-    /// Null if the model has no radio for any of the links.
+    /// Energy of all radios and of the platform. Null if the model has no radio for any of the links.
     energy_j: Option<f64>,
+    /// The part that the device uses without its radios, for the whole time of the log.
     platform_j: f64,
     links: Vec<LinkResult>,
 }
@@ -54,6 +55,7 @@ struct LinkResult {
     bytes: u64,
     /// Null if the model has no radio of this kind.
     energy_j: Option<f64>,
+    /// The same energy, divided by radio state.
     energy: Option<LinkEnergy>,
 }
 

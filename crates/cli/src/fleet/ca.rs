@@ -1,7 +1,7 @@
 //! `marline fleet ca`: administration of the certificate authority: create it, issue, revoke and list certificates.
 //!
-//! 1. Enrolment tokens are for edges and relays: the private key is generated on the member's host and stays there, and the
-//!    certificate is renewed automatically.
+//! 1. Enrolment tokens are meant for edges and relays: the private key is generated on the member's host and stays there, and the
+//!    member renews its certificate automatically.
 //! 2. Certificates issued here are for operators and for members that cannot enrol.
 //! 3. Tokens and paths go to standard output, for scripts; keys never do.
 
@@ -57,7 +57,7 @@ enum CaCommand {
         #[arg(long, value_name = "NAME", default_value = "marline fleet")]
         name: String,
     },
-    /// Print an enrolment token, with which a new member gets one certificate.
+    /// Print an enrolment token, with which a new member gets its certificate, once.
     Token {
         /// Role of the member: edge, relay, fleet or operator.
         #[arg(long, value_name = "ROLE")]
@@ -71,7 +71,7 @@ enum CaCommand {
         /// Lifetime of the token.
         #[arg(long, value_name = "TIME", default_value = "1h", value_parser = parse_positive_duration)]
         valid: Duration,
-        /// Lifetime of the certificate; edges and relays renew it in time.
+        /// Lifetime of the certificate; edges and relays with --fleet renew it in time.
         #[arg(long, value_name = "TIME", default_value = "30d", value_parser = parse_positive_duration)]
         certificate_valid: Duration,
         #[command(flatten)]

@@ -18,7 +18,7 @@ use marline_fleet::identity::Name;
 use crate::CliError;
 use crate::args::{JsonArgs, parse_positive_duration};
 
-pub(crate) use log_format::init_default_log as start_saying;
+pub(crate) use log_format::init_default_log;
 
 /// Steps to set up a fleet, in their order.
 const AFTER_HELP: &str = "\
@@ -62,12 +62,12 @@ enum FleetCommand {
         #[command(flatten)]
         format: JsonArgs,
     },
-    /// Show the same, updated every second.
+    /// Show the output of `status`, updated every second.
     Watch {
         #[command(flatten)]
         operator_args: operator::OperatorArgs,
     },
-    /// Assign no new streams to a relay and move its edges to other relays, or cancel that.
+    /// Assign no further edges to a relay and move its edges to other relays, or cancel that.
     Drain {
         /// Name of the relay.
         #[arg(value_name = "RELAY")]

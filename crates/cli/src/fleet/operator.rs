@@ -47,7 +47,7 @@ struct FleetOverview {
     service: ServiceStatus,
     relays: Vec<RelaySummary>,
     edges: Vec<EdgeSummary>,
-    /// Why relays and edges are unknown.
+    /// Why relays and edges are unknown; `None` if they are known.
     #[serde(skip)]
     members_error: Option<String>,
 }

@@ -7,8 +7,9 @@
 //!    usable.
 //! 4. The password of the store is read from a file or the environment only. If it was written into the URL by mistake, errors
 //!    do not repeat it.
-//! 5. SIGTERM and SIGINT stop the service: it finishes pending requests and accepts no new ones. No stream depends on it.
-//! 6. SIGHUP reloads certificate, key, revocation list, and the password and authority of the store.
+//! 5. SIGTERM and SIGINT stop the service: it finishes pending requests and accepts no new ones. Streams continue without it.
+//! 6. SIGHUP reloads a named certificate and its key, the trusted authorities, the revocation list, and the password and authority of
+//!    the store.
 //! 7. Notices go to standard error, one line each.
 
 use std::convert::Infallible;
@@ -100,10 +101,10 @@ pub(super) struct RunArgs {
     /// Time during which requests are collected before relays are assigned to all of them together; at most 1 s.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = parse_positive_duration)]
     batch_window: Duration,
-    /// Share of the capacity of each relay that is kept free for bursts.
+    /// Share of the capacity of each relay that is kept free for bursts; less than 100%.
     #[arg(long, value_name = "SHARE", default_value = "10%")]
     burst_headroom: Ratio,
-    /// Interval at which relays are reassigned for all edges.
+    /// Interval at which relays are assigned again for all edges; at least 30s.
     #[arg(long, value_name = "TIME", default_value = "30min", value_parser = parse_positive_duration)]
     reallocation_interval: Duration,
 }
@@ -112,7 +113,8 @@ pub(super) struct RunArgs {
 const CERT_LIFETIME: Duration = Duration::from_secs(30 * 86_400);
 /// Age at which the own certificate is renewed: a third of the lifetime is left.
 const CERT_RENEWAL_AGE: Duration = Duration::from_secs(20 * 86_400);
-/// Our choice: if the clock is set after the start, peers reject the certificate for at most this long.
+/// Interval of the checks whether the own certificate must be renewed. Our choice: if the clock is set after the start, peers reject the
+/// certificate for at most this long.
 const RENEWAL_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 /// Longest time for pending requests at shutdown. Our choice: longer than the largest batch window.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);

@@ -53,10 +53,10 @@ pub struct GetArgs {
     /// URLs to download (http or https), one file each.
     #[arg(required_unless_present_any = ["input_file", "metalink"], value_name = "URL")]
     pub urls: Vec<Secret>,
-    /// Write to this file or directory, or with `-` to standard output; several files need a directory.
+    /// Write to this file or directory (below --dir, if given), or with `-` to standard output; several files need a directory.
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Write files to this directory, which is created if it does not exist.
+    /// Write files to this directory, which is created if it does not exist [default: the current one].
     #[arg(short, long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// Read URLs from FILE (`-`: standard input), one per line.
@@ -70,7 +70,7 @@ pub struct GetArgs {
     /// Download N files at a time.
     #[arg(short = 'j', long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub parallel: u16,
-    /// Add a mirror of the file; repeat for more. Mirrors are combined only if a checksum verifies the file.
+    /// Add a mirror of the file; repeat for more. With a checksum they are combined; without one, the next replaces one that has failed.
     #[arg(long, value_name = "URL")]
     pub mirror: Vec<Secret>,
     /// Links to use.
@@ -79,13 +79,13 @@ pub struct GetArgs {
     /// Scheduling policy: single, naive, static-limit, dynamic-limit, bdp-limit or marline.
     #[arg(long, default_value = "marline", value_name = "NAME")]
     pub policy: Policy,
-    /// Send this header field; repeat for more.
+    /// Send this header field to the origins of the URLs; repeat for more. Cookie and Authorization go to that of the first URL only.
     #[arg(short = 'H', long = "header", value_name = "NAME: VALUE")]
     pub header: Vec<Secret>,
-    /// Log in to the host of the URL. Other users can see command lines; prefer --user-file or MARLINE_USER.
+    /// Log in to the origin of the first URL. Other users can see command lines; prefer --user-file or MARLINE_USER.
     #[arg(long, value_name = "USER:PASS", conflicts_with = "user_file")]
     pub user: Option<Secret>,
-    /// Read USER:PASS from the first line of FILE.
+    /// Read USER:PASS for --user from the first line of FILE.
     #[arg(long, value_name = "FILE")]
     pub user_file: Option<PathBuf>,
     /// Send login, cookies and -H also to other hosts that redirects lead to.
@@ -100,19 +100,19 @@ pub struct GetArgs {
     /// Fail unless the file has this checksum.
     #[arg(long, value_name = "sha256=HEX")]
     pub checksum: Option<Checksum>,
-    /// Limit the rate of all links together, or of one link; repeat for more.
+    /// Limit the rate of all links together, or of one link, for all files together; repeat for more links [default: unlimited].
     #[arg(long = "limit-rate", value_name = "[IFACE=]RATE")]
     pub rate_limits: Vec<RateLimit>,
     /// Accepted for compatibility with wget, without effect: downloads are always continued.
     #[arg(short = 'c', long = "continue")]
     pub resume: bool,
-    /// Use MPTCP if the server supports it: one connection, with the links chosen by the kernel's path manager.
+    /// Use MPTCP if the server supports it: one connection per file, with the links chosen by the kernel's path manager.
     #[arg(long)]
     pub mptcp: bool,
-    /// Give up after this time, for all files together; received data is kept.
+    /// Give up after this time, for all files together; received data is kept [default: unlimited].
     #[arg(long, value_name = "TIME", value_parser = parse_positive_duration)]
     pub max_time: Option<Duration>,
-    /// Give up a link after this many retries without progress.
+    /// Give up a link for a file after this many retries in a row without a received byte.
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub retry: u32,
     /// Format of the report.

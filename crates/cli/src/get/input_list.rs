@@ -21,9 +21,13 @@ use crate::CliError;
 /// One file to download, from a list, a Metalink file or the command line.
 #[derive(Clone, Default)]
 pub(super) struct ListEntry {
+    /// URLs of the file, the preferred one first.
     pub(super) sources: Vec<MirrorUrl>,
+    /// Name of the file below the directory (`out=`, or that of the Metalink file).
     pub(super) out: Option<PathBuf>,
+    /// Directory of this file (`dir=`), in place of `--dir`.
     pub(super) dir: Option<PathBuf>,
+    /// Checksums that the file must have.
     pub(super) digests: Digests,
 }
 
@@ -32,7 +36,7 @@ pub(super) struct ListEntry {
 pub(super) struct InputNotices {
     /// Notices about changed or ignored parts.
     pub(super) notes: Vec<String>,
-    /// Files that are not downloaded, with the reason.
+    /// Files of Metalink files that are not downloaded, with the reason.
     pub(super) skipped: Vec<String>,
 }
 

@@ -226,9 +226,13 @@ fn build_batch(args: GetArgs, config: Option<&Path>, notices: &mut InputNotices)
 
 /// Output options: where downloaded files and decision logs are written.
 struct OutputTargets {
+    /// `--output`.
     output: Option<PathBuf>,
+    /// `--dir`.
     dir: Option<PathBuf>,
+    /// `--trace`.
     trace: Option<PathBuf>,
+    /// There is more than one file, so that outputs must be directories.
     has_several: bool,
 }
 
@@ -309,7 +313,8 @@ fn create_dir(dir: &Path) -> Result<(), CliError> {
     })
 }
 
-/// Most connections per link for each of several files. More than one is used only if packet loss makes that worthwhile.
+/// Most connections per link for each of several files; a single file may have the default of the machine. More than one is used only if
+/// packet loss makes that worthwhile.
 const MAX_CONNECTIONS_PER_LINK: u32 = 4;
 
 /// Selects the links and applies the limits of `--limit-rate IFACE=RATE`.

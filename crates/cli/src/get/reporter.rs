@@ -21,9 +21,11 @@ pub(super) struct DownloadReporter {
     /// Print the radio energy of each file.
     shows_energy: bool,
     ignored_proxy: IgnoredProxy,
+    /// Number of files of the command.
     files: usize,
+    /// Number of files that are complete.
     completed: usize,
-    /// The most severe failure so far: its kind and exit code.
+    /// The most severe failure so far (the last one in the order of [`DownloadErrorKind`]): its kind and exit code.
     worst: Option<(DownloadErrorKind, u8)>,
     /// Message of the failure, if there is only one file.
     message: Option<String>,

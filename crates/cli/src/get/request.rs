@@ -24,25 +24,25 @@ pub struct RequestArgs {
     /// Send this URL as Referer.
     #[arg(short = 'e', long, value_name = "URL")]
     pub referer: Option<Secret>,
-    /// Send these cookies to the origin of the URL, or load cookies from this file (no `=`); repeat for more.
+    /// Send these cookies to the origin of the first URL, or load cookies from this file (no `=`); repeat for more.
     #[arg(short = 'b', long, value_name = "NAME=VALUE[; …]|FILE")]
     pub cookie: Vec<Secret>,
     /// Load cookies from FILE, in the format of Netscape, before the first request; repeat for more.
     #[arg(long, value_name = "FILE")]
     pub load_cookies: Vec<PathBuf>,
-    /// Save all cookies to FILE at the end, in the format of Netscape.
+    /// Save all cookies to FILE at the end, also after a failure, in the format of Netscape.
     #[arg(long, value_name = "FILE")]
     pub save_cookies: Option<PathBuf>,
-    /// Read logins from ~/.netrc, or from the file named by the variable NETRC.
+    /// Read logins of hosts from ~/.netrc, or from the file named by the variable NETRC.
     #[arg(short = 'n', long, conflicts_with = "netrc_file")]
     pub netrc: bool,
     /// Read logins from FILE, in the format of ~/.netrc.
     #[arg(long, value_name = "FILE")]
     pub netrc_file: Option<PathBuf>,
-    /// Use this proxy over each link; '' for none [default: http_proxy, https_proxy, all_proxy].
+    /// Use this proxy over each link; '' for none [default: the variables http_proxy, https_proxy, all_proxy].
     #[arg(short = 'x', long, value_name = "[http|socks5|socks5h://]HOST[:PORT]")]
     pub proxy: Option<Secret>,
-    /// Connect to these hosts, domains and networks without a proxy; `*` for all [default: no_proxy].
+    /// Connect to these hosts, domains and networks without a proxy; `*` for all [default: the variable no_proxy].
     #[arg(long, value_name = "LIST")]
     pub noproxy: Option<String>,
     /// Use IPv4 only.

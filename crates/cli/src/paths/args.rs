@@ -29,12 +29,12 @@ Examples:
   marline paths explain 7b9c2f7a
       Show the decisions on one connection, by its token as shown by status, watch and `ss -ti`.
 
-While it runs, the daemon changes net.mptcp.path_manager (and net.mptcp.enabled if it is 0) and
-adds routing rules with protocol 109. It restores them at exit or, after a crash, at the next
-start or by `marline restore`. It needs only CAP_NET_ADMIN; contrib/systemd has a unit.
-docs/mptcp.md is the user guide.
+While it runs, the daemon sets net.mptcp.path_manager (and net.mptcp.enabled if it is 0) and adds
+routing rules and routes with protocol 109, and with --kernel-pm MPTCP endpoints and limits. It
+restores all of them at exit or, after a crash, at the next start or by `marline restore`. It
+needs only CAP_NET_ADMIN; contrib/systemd has a unit. docs/mptcp.md is the user guide.
 
-Exit codes: 0 stopped and restored, 1 failure, 64 wrong usage, 69 no usable link,
+Exit codes: 0 stopped and restored, 1 failure, 64 wrong usage, 69 a link of --link does not exist,
 77 CAP_NET_ADMIN is missing.";
 
 const AFTER_DOCTOR: &str = "\
@@ -87,11 +87,11 @@ pub(super) enum PathsCommand {
         run_dir_args: RunDirArgs,
         #[command(flatten)]
         format: JsonArgs,
-        /// Show at most N connections, the busiest first.
+        /// Show at most N connections, the busiest first [default: 100, or with --json all].
         #[arg(long, value_name = "N", value_parser = parse_count)]
         at_most: Option<usize>,
     },
-    /// Show the same, updated every second.
+    /// Show the output of `status`, updated every second.
     Watch {
         #[command(flatten)]
         run_dir_args: RunDirArgs,
@@ -122,7 +122,7 @@ pub(super) enum PathsCommand {
     Eib {
         #[command(flatten)]
         model: EnergyModelArgs,
-        /// Kinds of the first and the second link.
+        /// Kinds of the first and the second link, each with a radio in the model.
         #[arg(long, value_name = "KIND,KIND", default_value = "wifi,lte", value_parser = parse_kinds)]
         kinds: (LinkKind, LinkKind),
         #[command(flatten)]
@@ -145,12 +145,12 @@ pub struct RestoreArgs {
 /// `marline paths run`.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RunArgs {
-    /// Goal: speed, latency, energy or cost [default: energy].
+    /// Goal of the policy marline: speed, latency, energy or cost [default: energy].
     #[arg(long, value_name = "GOAL")]
     pub(super) goal: Option<Goal>,
     /// Assume that programs on this host keep their send buffers short, as `marline edge` does.
     ///
-    /// Then even a link with a twentieth of the rate helps an upload.
+    /// Then even a link with a twentieth of the fastest link's rate helps an upload.
     #[arg(long)]
     pub(super) short_queues: bool,
     /// Policy: marline, or for comparisons emptcp, wifi-first or mptcp [default: marline].
@@ -162,19 +162,19 @@ pub(crate) struct RunArgs {
     pub(super) vpn: VpnArgs,
     #[command(flatten)]
     pub(super) model: EnergyModelArgs,
-    /// Manage all connections together through the kernel's path manager: less precise, but it survives a crash.
+    /// Manage all connections together through the kernel's path manager: less precise, but it works on after a crash of the daemon.
     #[arg(long)]
     pub(super) kernel_pm: bool,
     /// Only print what would be done; changes nothing and needs no privileges.
     #[arg(long, conflicts_with = "kernel_pm")]
     pub(super) dry_run: bool,
-    /// Forward plain TCP connections of programs on this host as MPTCP.
+    /// Forward new plain TCP connections of programs on this host as MPTCP.
     #[arg(long, conflicts_with = "dry_run")]
     pub(super) transparent: bool,
-    /// With --transparent: forward only connections of programs in this control group.
+    /// With --transparent: forward only connections of programs in this control group [default: all programs].
     #[arg(long, value_name = "PATH")]
     pub(super) cgroup: Option<PathBuf>,
-    /// With --transparent: forward only connections to this port or range of ports; repeat for more.
+    /// With --transparent: forward only connections to this port or range of ports; repeat for more [default: all ports].
     #[arg(long, value_name = "PORT[-PORT]")]
     pub(super) port: Vec<PortRange>,
     #[command(flatten)]

@@ -14,9 +14,13 @@ use crate::{CliError, ConfigFile, energy};
 /// One row. Serialises to one element of `rows` of `--json`.
 #[derive(Serialize)]
 struct JsonRow {
+    /// Rate of the second link, for which the thresholds hold.
     second_mbps: f64,
+    /// Below this rate of the first link, the second link alone is best.
     second_below_mbps: f64,
+    /// Above this rate of the first link, the first link alone is best; null: at no rate.
     first_above_mbps: Option<f64>,
+    /// Whether both links together are best between the thresholds; if not, the two are equal.
     both: bool,
 }
 
@@ -29,7 +33,7 @@ pub(super) fn run(
 ) -> Result<(), CliError> {
     let configured = ConfigFile::read(config)?.energy_model;
     let no_model =
-        || CliError::usage("the configuration file disables energy models: name one with --energy-model");
+        || CliError::usage("the energy model is `none`, which has no radio: name another one with --energy-model");
     let model = energy::select_model(model, configured.as_deref())?.ok_or_else(no_model)?;
     let Some(base) = EnergyInfoBase::new(&model, first, second) else {
         let missing = if model.radio(first).is_none() { first } else { second };
@@ -43,7 +47,7 @@ pub(super) fn run(
     format.print(&value, |_| table(model.name(), first, second, &rows))
 }
 
-/// Rates of the second link: the four of the paper, and those of present links.
+/// Rates of the second link: the four of the paper (500 to 2000 kbit/s), and higher ones that today's links have.
 fn rates() -> Vec<Bitrate> {
     let kbps = [500, 1000, 1500, 2000, 3000, 5000, 8000, 12_000, 20_000, 50_000, 100_000];
     kbps.map(|kbps: u64| Bitrate::from_bits_per_sec(kbps * 1000)).into()

@@ -106,7 +106,7 @@ fn restore(run_dir: &Path, quiet: bool) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Run directory in which a daemon is expected.
+/// Run directory (of the control socket) in which a daemon is expected.
 struct DaemonLocation {
     run_dir: PathBuf,
     /// The directory was set by an option or the configuration file; otherwise it is the default.

@@ -48,13 +48,18 @@ pub(super) fn configured_scope(section: &PathsConfig) -> Result<Option<Scope>, C
 /// Validated settings of a run.
 struct RunPlan {
     config: Config,
+    /// Rule by which links are selected, also those that appear later.
     choice: LinkSelection,
+    /// Usage of the links' data budgets, stored across runs.
     budgets: Budgets,
+    /// Links may be used although a VPN is active.
     may_bypass_vpn: bool,
     mode: Mode,
-    /// The mode that a dry run previews.
+    /// The mode that a dry run previews; otherwise equal to `mode`.
     without_dry_run: Mode,
+    /// Run directory; `None` only for a dry run of a user who has none.
     run_dir: Option<PathBuf>,
+    /// Programs whose plain TCP is forwarded; `None` without `--transparent`.
     scope: Option<Scope>,
     trace: Option<PathBuf>,
     quiet: bool,
@@ -152,7 +157,8 @@ fn plan(args: RunArgs, file: &ConfigFile) -> Result<RunPlan, CliError> {
     })
 }
 
-/// Directory for the usage of budgets. Unlike [`RUN_DIR`], the default survives a reboot.
+/// Directory for the usage of budgets: the run directory if one was named, else a state directory, which unlike [`RUN_DIR`] survives a
+/// reboot.
 fn budget_state_dir(run_dir: Option<&Path>) -> PathBuf {
     let given = run_dir.map(Path::to_owned);
     // Set by systemd for a unit with `StateDirectory=`.
@@ -408,7 +414,7 @@ fn check_trace_writable(path: &Path) -> Result<(), PathsError> {
 }
 
 const RESTORED_NOTICE: &str = "stopped; the host configuration is restored";
-/// Used if another program had ended without resetting the path manager, which is then reset as well.
+/// Used if another program had ended and left the path manager set to userspace: it is then set to the kernel's default at the end.
 const RESTORED_BUT_KERNEL_PM_NOTICE: &str =
     "stopped; the host configuration is restored, except that the kernel manages paths again";
 
@@ -473,7 +479,7 @@ fn open_control(
     })
 }
 
-/// `managing MPTCP over wlan0 (wifi), wwan0 (lte, metered); policy marline, profile energy; press Ctrl-C to stop`.
+/// `managing MPTCP over wlan0 (wifi), wwan0 (lte, metered); policy marline, goal energy; press Ctrl-C to stop`.
 fn start_notice(config: &Config, mode: Mode) -> String {
     let links: Vec<String> = config
         .links

@@ -2,10 +2,11 @@
 //!
 //! Progress may be reported at any rate; the bars are redrawn at most ten times per second.
 //!
-//! 1. A link's bar is its share of the file, so that the bars of the links add up to the total below them.
+//! 1. A link's bar is its share of the file, so that the bars of the links add up to the total below them. Its percentage is its share of
+//!    what all links have carried.
 //! 2. A redraw is one write: cursor up, then each line followed by "erase to the end of the line", so that nothing flickers.
 //! 3. No line is wider than the terminal, since a wrapped line would break the next redraw. The width is queried each time.
-//! 4. If there are more links than rows, only the total is shown.
+//! 4. If the links, the total and the cursor's line need more rows than the terminal has, only the total is shown.
 //! 5. A single link has no bar of its own: its name is in front of the total.
 //! 6. After [`Bars::clear`] the terminal looks as if nothing had been drawn.
 
@@ -160,7 +161,7 @@ fn write_stderr(text: &str) {
 /// Shortest time between two redraws. Our choice: it looks smooth, and drawing three lines costs 20 µs.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// Columns of a line without name and bar: `  999.9MB  999.9 Mbit/s 100%  00:00 left`.
+/// Columns of a line without name and bar: `  999.9MB  999.9 Mbit/s 100%  0:00:00 left`, and the last column, which stays empty.
 const FIGURES: usize = 43;
 
 #[cfg(test)]

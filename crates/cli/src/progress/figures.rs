@@ -6,7 +6,7 @@
 use marline_core::units::DataSize;
 use marline_download::Report;
 
-/// `78.4 Mbit/s`, at most 12 characters up to a terabit.
+/// `78.4 Mbit/s`, at most 12 characters; 13 just below 1 Gbit/s, where it is rounded up to `1000.0 Mbit/s`, and from 100 Gbit/s.
 pub(crate) fn rate(bits_per_sec: f64) -> String {
     // Not `max(0.0)`: an empty sum of floats is -0.0, and `max` may return either zero, so "-0 kbit/s" could appear.
     let rate = if bits_per_sec.is_finite() && bits_per_sec > 0.0 { bits_per_sec } else { 0.0 };
@@ -33,19 +33,20 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
-/// `part` in percent of `whole`, rounded to the nearest, so that the shares of two links add up to 100. 0 if `whole` is 0.
+/// `part` in percent of `total`, rounded to the nearest, so that the shares of two links add up to 100 (101 if both end in exactly .5).
+/// 0 if `total` is 0.
 pub(super) fn share(part: u64, total: u64) -> u64 {
     let share = (u128::from(part) * 100 + u128::from(total) / 2).checked_div(u128::from(total)).unwrap_or(0);
     u64::try_from(share).map_or(100, |share| share.min(100))
 }
 
-/// `part` in percent of `whole`, rounded down, so that 100 means complete. 0 if `whole` is 0.
+/// `part` in percent of `total`, rounded down, so that 100 means complete. 0 if `total` is 0.
 pub(super) fn percent(part: u64, total: u64) -> u64 {
     let share = (u128::from(part) * 100).checked_div(u128::from(total)).unwrap_or(0);
     u64::try_from(share).map_or(100, |share| share.min(100))
 }
 
-/// `0:19`, `12:05`, `3:07:00`; `--:--` for 100 hours and longer.
+/// `0:19`, `12:05`, `3:07:00`; `--:--` for 100 hours and longer, and for a time that is unknown.
 pub(super) fn clock(seconds: f64) -> String {
     if !(0.0..359_999.5).contains(&seconds) {
         return "--:--".into();

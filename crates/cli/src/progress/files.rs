@@ -144,7 +144,7 @@ fn padded(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(blanks))
 }
 
-/// Columns of a line without name and bar: ` ` + ` 999.9MB` + ` 999.9 Mbit/s` + ` 100%` + `  0:00:00 left`.
+/// Columns of a line without name and bar: ` ` + `  999.9MB` + ` 999.9 Mbit/s` + ` 100%` + `  0:00:00 left`, and three to spare.
 const FIGURES: usize = 45;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Progress without a terminal: one line per second on standard error, suitable for log files and `grep`.
+//! Progress without a terminal: at most one line per second on standard error, suitable for log files and `grep`.
 
 use marline_download::{BatchProgress, Progress};
 
@@ -7,7 +7,7 @@ use super::files;
 
 /// One line per second on standard error.
 pub(crate) struct Lines {
-    /// Second of the last line, counted from the start.
+    /// Second of the last line, counted from the start of the download.
     last: u64,
 }
 

@@ -8,7 +8,7 @@
 //! 5. A closed standard error never ends a download.
 //!
 //! The library indicatif (0.18) is not used. It would replace the cursor movement, the rate limit and the bar itself, about 75
-//! of the 586 lines here without tests. The other lines decide what is shown and what is left out on a narrow or short
+//! of the 600 lines here without tests. The other lines decide what is shown and what is left out on a narrow or short
 //! terminal; they would remain, as messages of a bar whose template changes with each width. It would add three crates, and
 //! three properties would be lost:
 //!

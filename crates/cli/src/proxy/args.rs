@@ -62,17 +62,17 @@ pub struct ProxyArgs {
     pub authorities: CaFileArgs,
     /// Distribution of the connections of one program to one host: auto, always or never.
     ///
-    /// auto: all connections to a host use one link, unless several of them are busy; then they are spread over the links.
+    /// auto: all connections to a host use one link, unless several of them are busy; then further ones are spread over the links.
     /// always: each connection uses the best link at its start. never: all connections to a host use one link.
     #[arg(long, default_value = "auto", value_name = "auto|always|never")]
     pub spread: SpreadMode,
-    /// Close a tunnel (CONNECT, SOCKS5, WebSocket) that has been idle for this time.
+    /// Close a tunnel (CONNECT, SOCKS5, WebSocket) that has carried nothing in either direction for this time.
     #[arg(long, default_value = "124min", value_name = "TIME", value_parser = parse_positive_duration)]
     pub idle_timeout: Duration,
-    /// Largest buffer for one player; at least 1MiB.
+    /// Most bytes that are buffered for one player; at least 1MiB.
     #[arg(long, default_value = "32MB", value_name = "SIZE", value_parser = parse_buffer_size)]
     pub window: DataSize,
-    /// Largest total of the buffers for all players; at least 1MiB.
+    /// Most bytes that are buffered for all players together; at least 1MiB.
     #[arg(long, default_value = "512MB", value_name = "SIZE", value_parser = parse_buffer_size)]
     pub memory: DataSize,
     /// Distribution of videos over links.
@@ -156,7 +156,7 @@ pub struct PlayArgs {
     /// URL of the video (http or https).
     #[arg(value_name = "URL")]
     pub url: Secret,
-    /// Start this player, with the proxy URL as its last argument; the value may include other arguments.
+    /// Start this player, with the URL of the video through the proxy as its last argument; the value may include other arguments.
     #[arg(long, value_name = "PLAYER")]
     pub player: Option<String>,
     /// Send this header field to the origin of the URL, also for playlists and segments; repeat for more.

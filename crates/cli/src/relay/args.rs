@@ -31,7 +31,7 @@ Examples:
 
 An edge uses all its links if the relay's kernel supports MPTCP (Linux 5.6 and later). The first SIGTERM drains the relay:
 it accepts no new tunnels and exits when the existing ones have ended. The second SIGTERM ends it
-at once. `marline relay stop` does the same.
+at once. `marline relay stop` acts as the first SIGTERM, `marline relay stop --now` as the second.
 
 Exit codes: 0 success or stopped, 1 failure or no relay responds, 64 wrong usage,
 77 not permitted.";
@@ -92,11 +92,11 @@ pub(super) struct RunArgs {
     pub(super) run_dir_args: RunDirArgs,
     /// Append a JSON line to FILE for each flow, carried or refused.
     ///
-    /// A line has edge, target, address, verdict and bytes. SIGHUP reopens the file after a rotation. If the disk is full,
-    /// lines are lost and the relay continues.
+    /// A line has times, edge, target, address, verdict with its reason, and bytes in both directions. SIGHUP reopens the
+    /// file after a rotation. If the disk is full, lines are lost and the relay continues.
     #[arg(long, value_name = "FILE")]
     pub(super) audit_log: Option<PathBuf>,
-    /// Longest time that existing tunnels may last after the first SIGTERM.
+    /// Longest time that existing tunnels may last after the first SIGTERM or SIGINT, or after `marline relay stop`.
     #[arg(long, value_name = "TIME", default_value = "12h", value_parser = parse_duration)]
     pub(super) drain_timeout: Duration,
 }
@@ -107,7 +107,7 @@ pub(super) struct LimitArgs {
     /// Capacity of the relay in each direction: never exceeded, and shared fairly among edges [default: unlimited].
     #[arg(long, value_name = "RATE")]
     capacity: Option<Bitrate>,
-    /// Share of the capacity that is reserved for each connected edge.
+    /// Part of the capacity that is reserved for each connected edge to which the fleet service has assigned none.
     #[arg(long, value_name = "RATE", default_value = "1Mbit/s")]
     reserve_per_edge: Bitrate,
     /// Most tunnels of all edges together.
@@ -119,9 +119,9 @@ pub(super) struct LimitArgs {
     /// Most connections of all edges together, including idle ones.
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
     max_connections: usize,
-    /// Kernel memory for receive buffers, 4 MiB for each receiving connection.
+    /// Kernel memory for the receive buffers of all edges' connections, 4 MiB for each connection that receives.
     ///
-    /// Beyond it, further connections have buffers of 128 KiB and are slower over several links.
+    /// When it is used up, further connections have buffers of 128 KiB and are slower over several links.
     #[arg(long, value_name = "SIZE", default_value_t = Limits::default().receive_buffers)]
     max_buffers: DataSize,
 }

@@ -5,7 +5,8 @@
 //!    latest after `--drain-timeout`. A second signal ends it at once.
 //! 3. `status`, `drain` and `stop` use a control socket in the run directory (`control`). If it cannot be created, there is a
 //!    notice and the relay runs without it.
-//! 4. SIGHUP reloads certificate, key, authority and revocation list. Invalid files are ignored and the old ones stay in use.
+//! 4. SIGHUP reloads certificate, key, authority and revocation list, and reopens the audit log. Invalid files are ignored and the old
+//!    ones stay in use.
 //! 5. Notices go to standard error, one line each.
 
 mod args;

@@ -48,6 +48,7 @@ impl Fixture {
         MemberFiles::of(self.path(), &identity.name).unwrap().write(&chain, Some(&key)).unwrap();
     }
 
+    /// Starts a relay of `ca` that may connect to the echo server only. `extra_args` begins with a space.
     fn relay(&self, name: &str, extra_args: &str) -> Running {
         let port = self.server.port();
         Running::start(
@@ -59,6 +60,7 @@ impl Fixture {
         )
     }
 
+    /// Arguments of an edge whose only relay is `relay` and that sends no flow directly; `run` is its run directory.
     fn edge_args(&self, run: &str, relay: &str, extra_args: &str) -> String {
         let certificate = if extra_args.contains("--certificate") { "" } else { " --certificate e1.pem" };
         format!(
@@ -90,6 +92,7 @@ impl Fixture {
         assert!(relay.contains(remedy), "{relay}");
     }
 
+    /// Starts an edge with this relay and expects the reason and the remedy.
     fn fails(&self, relay: &str, extra_args: &str, reason: &str, remedy: &str) {
         let run = format!("run-{}", relay.replace(['.', ':', '[', ']'], "-"));
         let run = format!("{run}-{reason}");

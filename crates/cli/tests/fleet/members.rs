@@ -77,7 +77,7 @@ impl Running {
         line
     }
 
-    /// Reads up to and including the next line that contains `words`, and returns everything that was read.
+    /// Reads up to and including the next line that contains `text`, and returns everything that was read.
     pub(crate) fn line_with(&mut self, text: &str) -> String {
         let mut output = String::new();
         while !output.contains(text) {

@@ -1,4 +1,5 @@
-//! Daemons permanently drop the capabilities that they do not need, in all threads, down to the set of their systemd units.
+//! Daemons permanently drop the capabilities that they do not need, in all threads. They keep the set of their systemd units, and the few
+//! that only a daemon started by hand may need (root's files, ports below 1024, raw sockets).
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -34,7 +35,7 @@ fn thread_privileges(status: &Path) -> (bool, [u64; 3]) {
     (value("NoNewPrivs:") == "1", [set("CapPrm:"), set("CapEff:"), set("CapBnd:")])
 }
 
-/// Asserts that all threads of a daemon have at most the capabilities of its unit and `more`.
+/// Asserts that all threads of a daemon have at most the capabilities of its unit and `extra_capabilities`.
 fn assert_is_confined(child: &Child, unit: u64, extra_capabilities: u64) {
     let capabilities = thread_privileges(Path::new("/proc/self/status")).1;
     // Without CAP_SETPCAP (bit 8) a process cannot reduce its bounding set.

@@ -26,7 +26,7 @@ fn edge(dir: &Path, relay: SocketAddr) -> Running {
     Running::start(dir, &args)
 }
 
-/// Runs `marline relay VERB`; returns its exit code and output.
+/// Runs `marline relay` with the subcommand and options in `args`; returns its exit code and output.
 fn control(dir: &Path, args: &str) -> (Option<i32>, String) {
     let run_dir = dir.join("run");
     let out = marline(dir, &format!("relay {args} --run-dir {}", run_dir.display()));

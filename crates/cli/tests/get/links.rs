@@ -11,7 +11,7 @@ use crate::server::{Resource, Server};
 
 const SIZE: usize = 12_000_000;
 
-/// A file and a correct server of it, limited to `pace` bytes per second on each connection.
+/// A file and a correct server of it, limited to `rate_limit` bytes per second on each connection.
 fn honest(network: &Network, rate_limit: u64) -> (Resource, Server) {
     let resource = Resource::new(SIZE);
     let all = resource.clone();

@@ -104,7 +104,7 @@ fn paths_transparent_carries_a_plain_tcp_program_over_both_links() {
     }
     let program = network.program();
     let run_dir = program.path("run");
-    // `paths` makes the rules of `world` by itself, and it replaces the endpoint of the kernel's path manager.
+    // `paths` itself adds the rules that `setup` has added, and it replaces the endpoint of the kernel's path manager.
     network.client_ip("mptcp endpoint flush\nrule del from 10.77.1.2\nrule del from 10.77.2.2\n");
     // `ip netns exec` executes the program in its own process, so this child is the process that is killed below.
     let start = || {

@@ -86,7 +86,7 @@ impl Network {
         batch(&self.server(), lines);
     }
 
-    /// Drops everything on a link from now on, in both directions and without an error.
+    /// Drops all packets on a link from now on, in both directions; carrier, address and routes stay.
     pub(crate) fn cut(&self, name: &str) {
         // A queue of one byte holds no packet.
         self.change_qdisc(name, "add", "bfifo limit 1");
@@ -122,8 +122,8 @@ impl Network {
         Server::on(self.in_server_namespace(move || TcpListener::bind(address)), handler)
     }
 
-    /// Starts a name server that resolves `file.test` to 203.0.113.9 and answers "no such name" for everything else. `asked`
-    /// is called with the client's address for each query; it returns whether the query is answered.
+    /// Starts a name server that resolves `file.test` to 203.0.113.9 and answers "no such name" for everything else.
+    /// `is_answered` is called with the client's address for each query; it returns whether the query is answered.
     pub(crate) fn name_server(&self, is_answered: impl Fn(&str) -> bool + Send + 'static) {
         self.serve_dns(move |from| is_answered(from).then_some(("file.test", ADDRESS)));
     }

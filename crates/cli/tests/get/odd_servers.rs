@@ -405,7 +405,7 @@ fn limited(request: &Request, all: &Resource, limit: u64, status: u16) -> Respon
     if large { Response::status(status) } else { all.respond(request) }
 }
 
-/// A redirect to a slow target that expires after `lives` milliseconds and then answers `status`.
+/// A redirect to a slow target that expires `lifetime` milliseconds after the redirect and then answers `status`.
 fn signed(request: &Request, all: &Resource, lifetime: u128, status: u16) -> Response {
     signed_by(request, all, lifetime, || Response::status(status))
 }
@@ -424,7 +424,7 @@ fn signed_by(request: &Request, all: &Resource, lifetime: u128, expired: impl Fn
 }
 
 /// Two back ends behind one address: the ETag depends on the connection, and If-Range is compared with it. `honest` back ends
-/// also compare dates.
+/// also compare dates, and send their date with the whole file.
 fn flip(request: &Request, all: &Resource, honest: bool) -> Response {
     let tag = format!("\"b{}\"", request.conn % 2);
     let all = all.clone().with("ETag", &tag);

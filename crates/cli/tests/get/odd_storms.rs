@@ -75,7 +75,7 @@ fn an_unresponsive_link_does_not_multiply_requests() {
     });
 }
 
-/// A server that answers only the first request of each read and ignores the pipelined ones; counts those.
+/// A server that answers only the first request of each read and ignores the pipelined ones; `reads_of_two` counts the ignored requests.
 fn ignoring_pipelined(resource: &Resource, reads_of_two: &Arc<AtomicUsize>) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -130,6 +130,6 @@ fn a_server_that_ignores_pipelined_requests_gets_no_more_of_them() {
     assert!(program.file("out").unwrap() == *resource.data, "{report}");
     let forgotten = forgotten.load(Ordering::Relaxed);
     println!("{} s, {forgotten} forgotten", report["seconds"]);
-    // Those of one read are ignored; after that the program must not pipeline again.
+    // The pipelined requests of one read are ignored; after that the program must not pipeline again.
     assert!(forgotten <= 40, "{forgotten}");
 }

@@ -1,6 +1,6 @@
 //! A small HTTP/1.1 server that misbehaves exactly as a test defines.
 //!
-//! A test passes a function from a request to an [`Response`]: plain data with a head and the [`Step`]s of its body. The server
+//! A test passes a function from a request to a [`Response`]: plain data with a head and the [`Step`]s of its body. The server
 //! records all requests and all sent bytes.
 //!
 //! 1. Every connection has its own thread and is read in order, so pipelined requests are answered in order.

@@ -179,7 +179,7 @@ fn bytes_of_an_older_version_from_an_earlier_run_are_not_mixed_with_the_new_one(
     drop(server);
 }
 
-/// Reads a whole file from a pipe and compares it, slowly for the first `slow` bytes; calls `came` with the number of bytes so far.
+/// Reads a whole file from a pipe and compares it, slowly for the first `slow` bytes; calls `on_read` with the number of bytes so far.
 fn read_slowly(pipe: &mut impl Read, resource: &Resource, slow: usize, on_read: impl Fn(usize)) {
     let (mut got, mut piece) = (0, vec![0; 256 * 1024]);
     loop {
@@ -346,8 +346,8 @@ fn a_rate_limit_is_not_exceeded() {
     }
 }
 
-/// A first run stops before the end; for the second run the server answers with `ways`. Returns the program, the result of the
-/// second run, and the server, which is correct again afterwards.
+/// A first run stops after 1.5 s, before the end; for the second run, with the options `args`, the server answers with `respond`. Returns
+/// the program, the result of the second run, and the server, which is correct again afterwards.
 fn resumed(respond: fn(&Request, &Resource) -> Response, args: &[&str]) -> (Program, Ended, Server) {
     let program = Program::new();
     let has_changed = Arc::new(AtomicBool::new(false));

@@ -25,7 +25,7 @@ fn marline(args: &[&str]) -> Command {
     command
 }
 
-/// The command `marline run -- words…`.
+/// The command `marline run -- ARGS…`.
 fn run(args: &[&str]) -> Command {
     let mut all = vec!["run", "--"];
     all.extend(args);
@@ -55,7 +55,7 @@ fn can_run() -> bool {
 
 const BODY: &[u8] = b"a body that is not long\n";
 
-/// A server for a fixed number of consecutive connections; `spoken` returns for each whether it used MPTCP.
+/// A server for a fixed number of consecutive connections; `used_mptcp` returns for each whether it used MPTCP.
 struct Server {
     url: String,
     port: String,

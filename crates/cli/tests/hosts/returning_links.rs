@@ -5,7 +5,8 @@
 
 use crate::routers::run_in_network;
 
-/// Shell functions for the scripts below: `away` makes a link fail, `back` repairs it, `transfer` checks that it carries again.
+/// Shell functions for the scripts below: `away` makes a link fail, `back` repairs it three seconds later, `transfer` checks that it
+/// carries again.
 const SHELL_FUNCTIONS: &str = r#"
 link wan1 1 10.0.1.2 10.0.1.1; link wan2 2 10.0.2.2 10.0.2.1
 slow() { tc qdisc replace dev wan$1 root tbf rate 8mbit burst 20k limit 100k; }
@@ -57,7 +58,8 @@ transfer() { # HOST BYTES PROXY FAILURE…: the first failure is of the first li
 slow 1; slow 2
 "#;
 
-/// A transfer during which the first link fails in the first way and recovers, then the second link in the second way.
+/// A transfer during which the first link fails in the first way and recovers, then the second link in the second way. `through` is `edge`
+/// or `paths`, and `changes` has the two ways, as arguments of `away`.
 fn links_return(through: &str, bytes: &str, changes: &str) {
     let (begin, host, proxy) = match through {
         "edge" => ("relay; edge", "45.2.0.20", "1088"),
@@ -71,6 +73,7 @@ fn links_return(through: &str, bytes: &str, changes: &str) {
     assert_eq!(lines, ["whole"], "{through} {bytes} {changes}");
 }
 
+/// Bytes of a transfer, as an argument of `links_return`; a negative number uploads.
 const DOWNLOAD: &str = "20000000";
 const UPLOAD: &str = "-20000000";
 

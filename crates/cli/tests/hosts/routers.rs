@@ -8,7 +8,8 @@ pub(crate) fn run_in_network(script: &str) -> Option<Vec<String>> {
     crate::namespaces::run_in_namespaces(&["nft", "tc", "perl"], &format!("{NETWORK}{script}"))
 }
 
-/// This namespace ── link NAME ── router `gN` (NAT) ── `srv`, with an MPTCP server and a relay.
+/// This namespace ── link NAME ── router `gN` (NAT) ── `srv`, with an MPTCP server and a relay. Each link has 8 Mbit/s towards this
+/// namespace.
 const NETWORK: &str = r#"
 mount -t tmpfs tmpfs /run
 ip link set lo up

@@ -1,4 +1,5 @@
-//! Isolation of clients: no client can use up all connections or windows, or get what was prefetched with another login.
+//! Isolation of clients: no client can use up all connections or windows (the buffers of responses), or get what was prefetched with
+//! another login.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
@@ -91,7 +92,7 @@ fn unread_responses_of_one_host_do_not_lock_out_other_clients() {
         }
         _ => film.respond(request),
     });
-    // 32 windows, of which other hosts may use 28.
+    // 32 windows of 1 MiB in half of this memory, of which clients on other hosts may use 28.
     let proxy = lan.proxy(&["--memory", "64M"]);
     let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
     lan.ip(&["address", "add", "192.168.91.3/24", "dev", "c0"]);

@@ -13,7 +13,7 @@ impl CpuPressure {
         Self { began: Instant::now(), waited: total_cpu_wait() }
     }
 
-    /// Whether tasks waited for a CPU for less than a fifth of the time since. If not, or if the kernel has no pressure
+    /// Whether tasks waited for a CPU for less than a fifth of the time since [`Self::begin`]. If not, or if the kernel has no pressure
     /// information, this prints a message, and the caller must not check times.
     pub(crate) fn was_low(&self) -> bool {
         let share = self

@@ -97,10 +97,12 @@ fn public(lan: &Lan) -> Server {
     })
 }
 
+/// A playlist with two segments, the second one at this URL.
 fn list(second: &str) -> String {
     format!("#EXTM3U\n#EXT-X-TARGETDURATION:2\n#EXTINF:2,\n/1.ts\n#EXTINF:2,\n{second}\n#EXT-X-ENDLIST\n")
 }
 
+/// Names that the name server knows, with their addresses.
 const NAMES: [(&str, &[&str]); 9] = [
     ("neighbour.test", &["192.168.91.2"]),
     ("zero.test", &["0.0.0.0"]),

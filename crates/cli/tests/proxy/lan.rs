@@ -7,7 +7,7 @@
 //!                       lte0  10.77.2.2 ───────────── 10.77.2.1 ─┴─ 203.0.113.9
 //! ```
 //!
-//! `own` is a service of this host on all its addresses, `router` one at the private addresses behind its links, and
+//! `host_service` is a service of this host on all its addresses, `router` one at the private addresses behind its links, and
 //! `neighbour` one of the LAN host. Each counts its connections, whether or not they carry a request.
 
 use std::collections::BTreeMap;
@@ -118,14 +118,14 @@ impl Lan {
         Proxy::listening_at(self.network.client_prefix(), "0.0.0.0:0", &[&["--allow-lan"], args].concat())
     }
 
-    /// The response that the LAN host gets through the proxy.
+    /// The response that the LAN host gets for `url` through the proxy, requested in the protocol `form`.
     pub(crate) fn request_from_lan(&self, proxy: &Proxy, form: ProxyProtocol, url: &str) -> Reply {
         let at = SocketAddr::new([192, 168, 91, 1].into(), proxy.address.port());
         let args = ["ip", "netns", "exec", self.name()].map(str::to_owned).to_vec();
         curl_through(args, at, form, url, &[])
     }
 
-    /// The response that a program of this host gets through the proxy.
+    /// The response that a program of this host gets for `url` through the proxy, requested in the protocol `form`.
     pub(crate) fn request_locally(&self, proxy: &Proxy, form: ProxyProtocol, url: &str) -> Reply {
         let at = SocketAddr::new([127, 0, 0, 1].into(), proxy.address.port());
         curl_through(self.network.client_prefix(), at, form, url, &[])

@@ -51,7 +51,7 @@ fn fifty_players_at_once_stay_within_the_memory_limit() {
     std::thread::sleep(Duration::from_millis(1500));
     let now = proxy.status();
     assert!(now["window_bytes"].as_u64().unwrap() <= BOUND, "{}", now["window_bytes"]);
-    // The program itself, and a buffer for each response.
+    // The memory limit, and 64 MiB for the program itself and a buffer for each response.
     let most = BOUND + (64 << 20);
     assert!(peak(proxy.pid()) < most, "{} resident", peak(proxy.pid()));
     for n in [0, 25, 49] {

@@ -1,6 +1,6 @@
 //! Real players with generated films over two links: mpv and a browser report their own stalls.
 //!
-//! ffmpeg makes the films at 1.6 times the capacity of the better link (2.39 Mbit/s of payload) and 0.8 of that of both: plain MP4,
+//! ffmpeg makes the films at 1.6 times the capacity of each link (2.39 Mbit/s of payload) and 0.8 of that of both: plain MP4,
 //! fragmented MP4, HLS and DASH. nginx serves them. A test is skipped with a message where a program is missing.
 //! `make test` plays plain MP4 in mpv. `make soak` plays the other films, and one in a browser.
 

@@ -108,7 +108,7 @@ impl Proxy {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Waits until the status satisfies a condition; `what` is for the error message.
+    /// Waits until the status satisfies a condition and returns that status; `description` is for the error message.
     pub(crate) fn wait_for_status(
         &self,
         description: &str,

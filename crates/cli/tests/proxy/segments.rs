@@ -70,8 +70,11 @@ impl Channel {
 struct Viewer<'a> {
     channel: &'a Channel,
     proxy: &'a Proxy,
+    /// Number of the next segment.
     next: usize,
+    /// Start of playback, when the first segment is complete.
     began: Option<Instant>,
+    /// How long the player had nothing to play since then.
     waited: Duration,
 }
 
@@ -108,7 +111,8 @@ fn lte_is_unused(now: &Value) -> bool {
     newest.is_some_and(|session| session["decisions"]["standby_links"] == serde_json::json!(["lte0"]))
 }
 
-/// Plays until the costly link is unused, and checks that it stays unused. Then the other link fails.
+/// Plays until the costly link (LTE) is unused, and checks that it carries less than a twentieth of the other link's bytes during six
+/// further segments. Then the other link fails.
 fn costly_link_is_unused_while_one_suffices(list: &str) {
     let calm = CpuPressure::begin();
     let Some(channel) = Channel::open() else { return };

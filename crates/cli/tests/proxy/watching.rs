@@ -30,6 +30,8 @@ struct Cinema {
 }
 
 impl Cinema {
+    /// With a film of this duration and rate, and links at [`WIFI`] and [`LTE`]. None, with a printed reason, where a program or a
+    /// privilege is missing.
     fn open(seconds: u32, bytes_per_second: usize) -> Option<Self> {
         let network = Network::two_links()?;
         let film = film(seconds, bytes_per_second);
@@ -45,6 +47,7 @@ impl Cinema {
         Proxy::with_prefix(self.network.client_prefix(), args)
     }
 
+    /// A player that requests the film from this offset on.
     fn player(&self, proxy: &Proxy, from: u64) -> Player {
         let address = proxy.address;
         Player::on(
@@ -138,6 +141,7 @@ fn a_film_that_no_single_link_can_carry_plays_without_stalls_over_both() {
 #[test]
 fn the_costly_link_is_unused_while_the_other_suffices_and_used_when_it_fails() {
     let calm = CpuPressure::begin();
+    // Half the rate of Wi-Fi, in bytes per second.
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
     let folder = tempfile::tempdir().unwrap();
@@ -149,7 +153,7 @@ fn the_costly_link_is_unused_while_the_other_suffices_and_used_when_it_fails() {
     let (more, waited_too) = watch(&mut player, rate, Duration::from_secs(4));
     got.extend(more);
     let after = proxy.status();
-    // Requested bytes still arrived, and then nothing more.
+    // What had been requested over LTE still arrived, and then nothing more.
     let lte_bytes = bytes_over(&after, "lte0") - bytes_over(&before, "lte0");
     assert!(bytes_over(&after, "wifi0") > bytes_over(&before, "wifi0"));
     // The only link in use drops everything during playback.
@@ -172,6 +176,7 @@ fn the_costly_link_is_unused_while_the_other_suffices_and_used_when_it_fails() {
 #[test]
 fn the_metered_link_is_unused_until_the_buffer_needs_it_and_stays_within_its_budget() {
     let calm = CpuPressure::begin();
+    // Half the rate of Wi-Fi, in bytes per second.
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
     let args = ["--link", "wifi0", "--link", "lte0,metered=yes,budget=3MB", "--metered", "use"];
@@ -199,6 +204,7 @@ fn the_metered_link_is_unused_until_the_buffer_needs_it_and_stays_within_its_bud
 #[test]
 fn playback_continues_without_stalls_after_a_seek() {
     let calm = CpuPressure::begin();
+    // Half the rate of Wi-Fi, in bytes per second.
     let rate = WIFI as usize * 1000 / 8 / 2;
     let Some(cinema) = Cinema::open(60, rate) else { return };
     let proxy = cinema.proxy(&["--policy", "greenbag-e"]);
@@ -217,7 +223,7 @@ fn playback_continues_without_stalls_after_a_seek() {
     }
 }
 
-/// A film whose rate is 1.5 times the payload rate of both links.
+/// A film of 20 s whose rate, in bytes per second, is 1.5 times the payload rate of both links (94 % of their rates).
 fn film_above_capacity() -> Option<(Cinema, usize)> {
     let rate = (WIFI + LTE) as usize * 1000 / 8 * 94 / 100 * 15 / 10;
     Some((Cinema::open(20, rate)?, rate))

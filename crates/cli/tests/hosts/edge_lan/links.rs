@@ -80,8 +80,9 @@ without() { # WHEN CLIENT HOW
 const WITH_RELAY: [&str; 7] = ["silent", "unreachable", "reset", "portal", "certificate", "mptcp", "dns"];
 const DIRECTLY: [&str; 6] = ["silent", "unreachable", "reset", "portal", "certificate", "dns"];
 
-/// Runs the cases one after another and checks that each flow is answered by the origin server within 5 s, and that the status names the
-/// expected reason. `of` is the shell function `with_relay` or `without`. Prints the times to the first byte.
+/// Runs the cases one after another. A case is when the link fails (`start` or `running`), the clients (`lans` or `programs`), and the
+/// kinds of failure. Checks that each flow is answered by the origin server within 5 s, and that the status names
+/// the expected reason. `label` is the shell function `with_relay` or `without`. Prints the times to the first byte.
 fn flows_are_answered(label: &str, cases: &[(&str, &str, &[&str])]) {
     let rows = cases
         .iter()
