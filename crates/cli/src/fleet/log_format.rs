@@ -8,12 +8,14 @@
 
 use std::fmt;
 
+use marline_terminal::log::parse_filter;
 use marline_terminal::output::LogWriter;
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// Modules and levels of the default log.
 const DEFAULT_FILTER: &str = "off,marline_fleet::renew=info,marline_fleet::relay::heartbeat=info,marline_fleet::server_trust=warn,marline_fleet::relay::audit=warn,\
@@ -22,10 +24,11 @@ const DEFAULT_FILTER: &str = "off,marline_fleet::renew=info,marline_fleet::relay
 
 /// Installs the default log.
 pub(crate) fn init_default_log() {
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(EnvFilter::new(DEFAULT_FILTER)).with_writer(|| LogWriter);
+    // A test proves that the filter is valid.
+    let Ok(filter) = parse_filter(DEFAULT_FILTER) else { return };
+    let format = tracing_subscriber::fmt::layer().with_writer(|| LogWriter).event_format(NoticeFormat);
     // Fails if a test has installed its own subscriber, which then receives all events.
-    let _ = subscriber.event_format(NoticeFormat).try_init();
+    let _ = tracing_subscriber::registry().with(format).with(filter).try_init();
 }
 
 /// Formats an event like a notice: `marline: MESSAGE`, without time, level and target.
@@ -53,6 +56,7 @@ mod tests {
     /// A renamed module would no longer match the filter, without any error.
     #[test]
     fn the_modules_of_the_default_filter_exist() {
+        assert!(super::parse_filter(super::DEFAULT_FILTER).is_ok());
         let crates = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         for target in super::DEFAULT_FILTER
             .split(',')
