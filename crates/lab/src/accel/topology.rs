@@ -23,7 +23,7 @@ pub(crate) const CELL: &str = "cell";
 pub(crate) const GATEWAY_RTT: Duration = Duration::from_millis(4);
 /// The round-trip time to the second link's gateway. Our choice: a base station.
 const CELL_GATEWAY_RTT: Duration = Duration::from_millis(30);
-/// The place of the server.
+/// Index of the site of the server, the network namespace of its own; the gateways are site 0.
 const SERVER_SITE: usize = 1;
 /// The gateways' routing table for packets of the second link. Our choice: any that is free.
 const ROUTING_TABLE: &str = "77";
@@ -204,7 +204,7 @@ fn run(
     }
 }
 
-/// The place of the server.
+/// Index of the site of the server.
 pub(crate) const fn server_site_index() -> usize {
     SERVER_SITE
 }

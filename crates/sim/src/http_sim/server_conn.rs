@@ -26,6 +26,7 @@ pub(super) struct ServerConn {
     response_count: u32,
     idle_since: Instant,
     ending_fault: Option<BodyFault>,
+    /// Time of the first write of a body, and bytes written since then: what the rate limit of a connection is compared with.
     written_since: Option<(Instant, DataSize)>,
 }
 
