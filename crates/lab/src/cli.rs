@@ -207,7 +207,7 @@ fn check_placeholders(args: &ExecArgs) -> Result<(), LabError> {
     }
 }
 
-/// Translates `--serve` and `--server-command` into a service, and creates the file of random bytes if a size is
+/// Translates `--serve` and `--server` into a service, and creates the file of random bytes if a size is
 /// given.
 fn service(args: &ExecArgs) -> Result<(Service, Option<Payload>), LabError> {
     if let Some(shell_command) = &args.server_command {

@@ -183,9 +183,8 @@ pub(crate) fn set_address(address: Ipv4Addr, is_present: bool) -> io::Result<()>
 /// Interface index of the loopback device in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Builds one end of all links in its namespace. `Network::run` can only return I/O errors, so the real error
-/// leaves
-/// the closure through `failed`.
+/// Builds one end of all links in its namespace. `NetNs::run` can only return I/O errors, so the real error leaves the closure through
+/// `failed`.
 fn build_end(
     network: &NetNs,
     side: EndRole,

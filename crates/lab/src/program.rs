@@ -14,7 +14,7 @@ pub(crate) fn marline() -> Result<PathBuf, LabError> {
     find(std::env::var_os(VARIABLE), &current_exe)
 }
 
-/// The same with the value of `MARLINE` and the path of this program (`own`) as parameters, for tests.
+/// The same with the value of `MARLINE` and the path of this program as parameters, for tests.
 fn find(named: Option<OsString>, current_exe: &Path) -> Result<PathBuf, LabError> {
     if let Some(named) = named.filter(|named| !named.is_empty()) {
         // Commands run in other directories, so the path must be absolute.

@@ -149,7 +149,7 @@ impl RunningProcess {
         Ok(Self { child, zero: start_time, memory, pidfd, stdout, stderr })
     }
 
-    /// Waits for the command to end. A signal that this process receives meanwhile (see [`signal::catch`]) is
+    /// Waits for the command to end. A signal that this process receives meanwhile (see [`signal::install_handlers`]) is
     /// forwarded; a command that still runs [`KILL_DELAY`] later is killed.
     pub(crate) fn wait(mut self, limit: Option<Duration>) -> Result<FinishedProcess, LabError> {
         let mut passed_on = false;

@@ -1,4 +1,5 @@
-//! The lab with real namespaces, kernel TCP, nginx and curl: what arrives, how it ends, and what it leaves behind.
+//! The lab with real namespaces, kernel TCP, nginx and curl: which bytes arrive, with which exit codes commands end, and that nothing is
+//! left behind.
 //!
 //! No measured time decides: bytes, counters, order and exit codes do. Tests that the machine does not permit, or
 //! whose programs are missing, are skipped with the reason.
@@ -224,7 +225,7 @@ fn the_same_seed_loses_the_same_packets() {
     if !has_program("python3") {
         return;
     }
-    // 400 datagrams, one at a time, so that the n-th loss decision concerns the n-th datagram.
+    // 200 datagrams, one at a time, so that the n-th loss decision of the uplink concerns the n-th datagram. The server returns each one.
     let server = "python3 -c 'import socket as s;u=s.socket(s.AF_INET,s.SOCK_DGRAM);u.bind((\"\",9));
 while 1:\n d,a=u.recvfrom(99);u.sendto(d,a)'";
     let client = "import socket as s\nu=s.socket(s.AF_INET,s.SOCK_DGRAM);u.settimeout(.03)\nfor n in range(200):\n u.sendto(b'%d'%n,('10.99.0.1',9))\n try: print(u.recv(99))\n except TimeoutError: print('-')";

@@ -167,7 +167,7 @@ impl Session {
 
 /// A third of the default session timeout of 60 s (RFC 2326 section 12.37).
 const KEEPALIVE: Duration = Duration::from_secs(20);
-/// Longer than an outage of the secondary link that the player's own session would survive.
+/// Longer than an outage of a few seconds, after which the base layer continues.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// RTP packet without payload.
 const EMPTY_RTP: [u8; 12] = [0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];

@@ -33,7 +33,7 @@ impl RtspListener {
     /// Resolves the server and listens. `warn` receives one line for the user for each problem.
     ///
     /// # Errors
-    /// If an interface or the server does not exist, or the listening address is not on the loopback or in use.
+    /// If an interface or the server does not exist, both links are the same, or the listening address is not on the loopback or in use.
     pub async fn open(stream: StreamOptions, warn: fn(&str)) -> Result<Self, RtpError> {
         if !stream.listen.ip().is_loopback() {
             let listen = stream.listen;
@@ -124,5 +124,6 @@ impl RtspListener {
 const CLOSE_POLL: Duration = Duration::from_millis(20);
 /// One second in total: more than the RTT of most links. Servers time out sessions that were not ended.
 const CLOSE_POLLS: u32 = 50;
-/// Limit of tasks: one for each player and each of its tracks. More than one host plays at a time.
+/// While there are more references to [`Shared`] than this, players are refused. The listener holds one, a player two, and each track and
+/// each base-layer session one. Enough for several players at once.
 const MAX_TASKS: usize = 32;

@@ -28,7 +28,7 @@ pub(crate) enum Side {
 pub(crate) struct RtspEvent {
     pub(crate) from: Side,
     pub(crate) message: Option<Message>,
-    /// At the end of a connection: why, unless the peer closed it.
+    /// At the end of a connection: why its bytes could not be parsed, if that is the reason.
     pub(crate) error: Option<ParseError>,
 }
 
@@ -74,5 +74,5 @@ pub(crate) async fn write(half: &mut OwnedWriteHalf, message: &Message) -> io::R
     tokio::time::timeout(IO_TIMEOUT, half.write_all(&message.to_bytes())).await?
 }
 
-/// Longer than an outage of some seconds, which a session should survive.
+/// Longer than an outage of a few seconds, which must not end a session.
 const IO_TIMEOUT: Duration = Duration::from_secs(10);

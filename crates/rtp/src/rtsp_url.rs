@@ -29,7 +29,7 @@ pub enum RtspUrlError {
         "every user of this host can read a password on the command line; give it to the player (rtsp://USER:PASSWORD@127.0.0.1:8554/…)"
     )]
     Credentials,
-    /// Missing or invalid host or port.
+    /// Missing or invalid host or port, or a blank or non-ASCII character anywhere in the URL.
     #[error("the host or port of the URL is missing or invalid")]
     Host,
 }

@@ -58,11 +58,11 @@ pub struct RtpStats {
     pub base_pictures: u64,
     /// H.264 pictures forwarded to the player on which no other picture depends.
     pub enhancement_pictures: u64,
-    /// State of the base layer at the end: `off`, `no_data`, `searching`, `aligned` or `unrelated`.
+    /// Latest state of the base layer: `off`, `no_data`, `searching`, `aligned` or `unrelated`.
     pub base_layer: &'static str,
 }
 
-/// State that all tasks of a run share. Each task holds a reference, so that their number is known.
+/// State that all tasks of a run share. Tasks hold references, so that the listener sees when all have ended.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) stream: StreamOptions,

@@ -7,7 +7,7 @@
 //!   2326 section 11.3.13).
 //! - When the primary connection is lost, the secondary one carries all requests, since a session is identified by its identifier
 //!   rather than by its connection.
-//! - When a player disconnects without TEARDOWN, this module sends one.
+//! - When a player disconnects, this module sends TEARDOWN, in case the player has not.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -59,7 +59,7 @@ struct PendingRequest {
     setup: Option<(watch::Sender<TrackPeers>, PortPair, Transport)>,
 }
 
-/// Serves one player until it or both server connections close.
+/// Serves one player until it or both server connections close, or the run is shut down.
 pub(crate) async fn run(shared: Rc<Shared>, player: TcpStream) {
     shared.count(|stats| stats.sessions += 1);
     let Ok(ip) = player.peer_addr().map(|peer| peer.ip()) else { return };
@@ -340,7 +340,8 @@ impl Session {
         self.pending.retain(|_, pending| pending.since.elapsed() < REQUEST_TIMEOUT);
     }
 
-    /// Stops waiting for one link in requests that are older than `after`. Zero means that the link is lost.
+    /// Stops waiting for one link in requests that are older than `after` and have got an error over the other link. Zero means that the
+    /// link is lost, and applies to all requests.
     async fn settle_refused(&mut self, link: LinkRole, after: Duration) {
         let mut settled = Vec::new();
         for (cseq, pending) in &mut self.pending {

@@ -38,7 +38,7 @@ impl SocketPair {
         for _ in 0..ATTEMPTS {
             let media = bind_udp(SocketAddr::new(ip, 0), device)?;
             let port = media.local_addr()?.port();
-            // The kernel prefers odd ports for bind(): then the pair is this port and the even one below it.
+            // The kernel may choose an odd port: then the pair is this port and the even one below it.
             let pair = if port % 2 == 0 { (port, port.checked_add(1)) } else { (port & !1, Some(port)) };
             let (even, Some(odd)) = pair else { continue };
             let both = if port == even {

@@ -1,6 +1,6 @@
 //! One track of a stream: forwards media to the player and RTCP in both directions.
 //!
-//! - Datagrams are read from the addresses of the server and of the player only.
+//! - Datagrams are read from the addresses of the two servers (stream and base layer) and of the player only.
 //! - RTCP that cannot be sent over the secondary link takes the primary link.
 //! - Sender reports go to the player unchanged, because the merged stream has the server's SSRC, sequence numbers and timestamps.
 
@@ -167,5 +167,5 @@ async fn sleep_until_due(due: Option<tokio::time::Instant>) {
     }
 }
 
-/// Longest datagram in bytes: above every MTU in use. RTP packets stay below the MTU.
+/// Longest datagram in bytes: above the MTU of jumbo frames, 9000. RTP packets stay below the MTU.
 const MAX_DATAGRAM: usize = 9216;

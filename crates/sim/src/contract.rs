@@ -122,8 +122,8 @@ where
     Ok(replayer.counts())
 }
 
-/// Checks rule 2: a machine that gets every third call with a time in the past must behave as one that gets the
-/// latest time instead.
+/// Checks rule 2: a machine that gets a third of its calls (those whose record number is 2 modulo 3) with time zero must behave as one that
+/// gets the latest time instead.
 ///
 /// # Errors
 /// The first difference between the two machines.

@@ -7,7 +7,7 @@
 //!    1500 bytes at an MTU of 1500 (52 bytes of IPv4 and TCP headers with timestamps), and 1448 bytes per
 //!    opportunity of a trace.
 //! 2. Steps and events count: nothing is carried at rate zero, when down or when held.
-//! 3. Nothing else counts: no latency, no handshake, no slow start, no queue. On an 802.11 channel the rate is that
+//! 3. Nothing else counts: no latency, no handshake, no slow start, no queue, no policer. On an 802.11 channel the rate is that
 //!    of a single station, so the airtime of acknowledgements is left out.
 //!
 //! The sum of the rates is no useful reference when rates change; the ratio of the measured time to this bound is.

@@ -1,6 +1,6 @@
-//! Random rate processes: links with varying rates, rate drops or fading, as lists of one rate per second.
+//! Random rate processes: links with varying rates and rate drops, as lists of one rate per second.
 //!
-//! The lists depend on a mean, a variation and a seed. All clients of an experiment get the same rates, and a
+//! All clients of an experiment get the same rates, and a
 //! clairvoyant knows them in advance ([`crate::clairvoyant::CapacityCurve::from_steps`]).
 //!
 //! 1. *Variation* ([`log_ar1`]): the logarithm of the rate is a first-order autoregressive process with steps of
@@ -8,7 +8,8 @@
 //!    above zero, and a bad second is usually followed by another one.
 //! 2. *Rate drops* ([`rate_drops`]): periods in which a link is almost gone, disjoint and distributed over the
 //!    experiment; [`apply_drops`] applies them to a list of rates.
-//! 3. The rates of a link depend on the seed and on its name, not on the other links.
+//! 3. The varying rates of a link depend on the seed, its name, the mean and the variation, not on the other links. Rate drops depend on
+//!    the seed and their own parameters, not on a link.
 
 use marline_core::units::Bitrate;
 

@@ -16,7 +16,7 @@ use marline_sys::bpf;
 pub(crate) struct Bpf {
     /// The program's number in the kernel.
     program: u32,
-    /// Its runs, if the kernel counts them, and below their nanoseconds.
+    /// Runs at the link that the kernel has counted (0: it does not count), and in `nanos` their total time.
     runs: u64,
     nanos: u64,
 }
@@ -49,8 +49,8 @@ fn read(text: &str) -> Option<Bpf> {
     Some(Bpf { program, runs: field("run_cnt:")?, nanos: field("run_time_ns:")? })
 }
 
-/// A pure ACK of IPv4 with timestamps. Links of a lab have no header before that of IP, but a trial run takes the first
-/// bytes for an Ethernet header: so the beginning of the source address is the type of IP in Ethernet (0x0800).
+/// A pure ACK of IPv4 with timestamps and this acknowledgment number. Links of a lab have no header before that of IP, but a trial run
+/// takes the first bytes for an Ethernet header: so the beginning of the source address is the type of IP in Ethernet (0x0800).
 fn acknowledgement(number: u32) -> Vec<u8> {
     let mut packet = vec![0x45, 0, 0, 52, 0, 1, 0x40, 0, 64, 6, 0, 0, 0x08, 0x00, 0, 1, 10, 9, 9, 9];
     packet.extend([0xc0, 0, 1, 187, 0, 0, 0, 1]);

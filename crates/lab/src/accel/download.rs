@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crate::server::Payload;
 use crate::{Lab, LabError};
 
-/// The length of a slot.
+/// Received bytes are counted per time slot of this length.
 pub(crate) const SLOT: Duration = Duration::from_millis(50);
 
 /// Progress and result of one download.
@@ -32,6 +32,7 @@ pub(crate) struct Received {
     pub(crate) is_complete: bool,
     /// When the last byte arrived, since the start of the run.
     pub(crate) last: Option<Duration>,
+    /// The longest pause (rule 2).
     pub(crate) pause: Duration,
     /// Error of the socket that ended the download early.
     pub(crate) error: Option<String>,

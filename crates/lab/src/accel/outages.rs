@@ -1,8 +1,8 @@
 //! Outages of a link, drawn from a seed, so that all trials of a run meet the same ones.
 //!
 //! 1. One begins every 20 s on average (Super-aggregation §6.4); each interval varies by up to a quarter.
-//! 2. The first one comes after half such an interval, so that a minute has three.
-//! 3. An outage that would not end within the run is omitted: what follows an outage is what is measured.
+//! 2. The first one comes after half such an interval, so that a minute has about three.
+//! 3. An outage that would not end two seconds before the end of the run is omitted: what follows an outage is what is measured.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ pub(crate) struct Sample {
     pub(crate) rtt: f64,
     /// In milliseconds.
     pub(crate) rto: f64,
-    /// How often the retransmission timer has doubled.
+    /// How often the retransmission timer has doubled since the last new ACK.
     pub(crate) backoff: u32,
     /// Segments in flight.
     pub(crate) unacked: u32,

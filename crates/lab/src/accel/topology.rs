@@ -23,7 +23,7 @@ pub(crate) const CELL: &str = "cell";
 pub(crate) const GATEWAY_RTT: Duration = Duration::from_millis(4);
 /// The round-trip time to the second link's gateway. Our choice: a base station.
 const CELL_GATEWAY_RTT: Duration = Duration::from_millis(30);
-/// The place of the server.
+/// Index of the site of the server, the network namespace of its own; the gateways are site 0.
 const SERVER_SITE: usize = 1;
 /// The gateways' routing table for packets of the second link. Our choice: any that is free.
 const ROUTING_TABLE: &str = "77";
@@ -42,7 +42,7 @@ pub(crate) enum Medium {
 pub(crate) enum Queue {
     /// Drop tail, of so many milliseconds.
     Time(u32),
-    /// CoDel (RFC 8289), of at most 200 ms.
+    /// CoDel (RFC 8289) in a queue that is full at 200 ms.
     CoDel,
     /// A policer of this rate and burst in front of a queue of 100 ms.
     Policer(&'static str),
@@ -72,7 +72,7 @@ pub(crate) struct Topology {
     pub(crate) congestion: Congestion,
     /// The client acknowledges each segment, as Super-aggregation's user-space TCP (§6.2).
     pub(crate) each_acknowledged: bool,
-    /// Determines every loss.
+    /// Determines every loss of the links; those of `hop` are drawn by the kernel and differ from run to run.
     pub(crate) seed: u64,
 }
 
@@ -119,7 +119,7 @@ impl Topology {
         [Some(primary), cell].into_iter().flatten().map(read).collect()
     }
 
-    /// From the gateways to the server; the path of other packets is the last.
+    /// From the gateways to the server. The last one is the path of all packets that are not routed over the second link's.
     fn segments(&self) -> Vec<Segment> {
         let make_link = |name: &str, rtt: Duration, near: Duration| {
             let remaining_ms = rtt.saturating_sub(near).as_millis();
@@ -172,12 +172,12 @@ impl Topology {
     }
 }
 
-/// Runs `ip` at a place, or at the client's end.
+/// Runs `ip` at a site, or at the client's end.
 fn ip(lab: &Lab, site: Option<usize>, args: &[&str]) -> Result<(), LabError> {
     run(lab, "ip", "iproute2", site, args)
 }
 
-/// Runs a program of a package at a place, or at the client's end.
+/// Runs a program of a package at a site, or at the client's end.
 fn run(
     lab: &Lab,
     name: &'static str,
@@ -204,7 +204,7 @@ fn run(
     }
 }
 
-/// The place of the server.
+/// Index of the site of the server.
 pub(crate) const fn server_site_index() -> usize {
     SERVER_SITE
 }

@@ -40,7 +40,7 @@ pub(crate) struct Trial<'a> {
     pub(crate) world: &'a Topology,
     pub(crate) contender: &'a Contender,
     pub(crate) streams: &'a [Stream],
-    /// For how long; it ends earlier if a download is complete.
+    /// For how long; it ends earlier if all transfers have ended.
     pub(crate) length: Duration,
     /// How often the sender is sampled; it always is once, at the end.
     pub(crate) sample_interval: Option<Duration>,

@@ -28,7 +28,8 @@ impl TrialEnv {
         Ok(Self { program, building: Mutex::default() })
     }
 
-    /// Builds a lab of this topology with its contender, ready for the start of the clock.
+    /// Builds a lab of this topology with its contender. The links run while the contender starts; the caller starts them again, which is
+    /// time zero of the trial.
     pub(crate) fn build(
         &self,
         world: &Topology,

@@ -3,7 +3,7 @@
 //!
 //! 1. The receiver is a socket of this process in the server's network, with a stock kernel's TCP; nginx would report
 //!    the bytes only when all have arrived.
-//! 2. The sender is curl at the client's end with the client's kernel, whose reductions are to be undone.
+//! 2. The sender is curl at the client's end with the client's kernel, whose reductions of the congestion window are to be undone.
 //! 3. `Expect: 100-continue` is not sent: it costs a round trip that is not part of the comparison.
 
 use std::io::{self, Read, Write as _};

@@ -1,9 +1,9 @@
-//! Common parts of `bench proxy`, `bench paths`, `bench fleet` and `bench accel`: selection and execution of cases,
-//! final table and result file.
+//! Common parts of the benchmarks that consist of cases (`bench accel`, `bench fleet`, `bench paths` and others): selection and execution
+//! of cases, final table and result file.
 //!
 //! 1. A word of `--case` is a case, `all`, or one row of a case, such as `upload 20+2`. An unknown case is refused
 //!    before anything is measured.
-//! 2. Ctrl-C ends the benchmark, and the results so far are shown. The exit code is 1 only if something could not
+//! 2. Ctrl-C ends the benchmark, and the results so far are shown. The exit code is then 130; otherwise it is 1 only if something could not
 //!    be measured at all.
 
 use marline_sim::spec::LinkSpec;

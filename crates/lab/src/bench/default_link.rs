@@ -9,13 +9,14 @@
 //! | `portal` | accepts each TCP connection itself, and responds in plain text (captive portal) |
 //! | `certificate` | accepts each TCP connection with TLS and the certificate of another authority |
 //! | `mptcp` | drops SYNs with the MPTCP option |
-//! | `dns` | drops packets to and from name servers; the relay is known only by its name |
+//! | `dns` | drops packets to name servers; the relay is known only by its name |
 //!
-//! 1. The link fails before the edge starts (`start`), or after a first flow has worked (`running`).
+//! 1. The link fails before the edge starts (`start`), or after two flows have worked (`running`).
 //! 2. Each failure is measured with a relay (`relay`), and with a relay that does not exist, so that flows go
 //!    directly (`direct`). Direct flows do not use MPTCP, and there is no relay name to resolve, so `mptcp` and
 //!    `dns` are omitted.
-//! 3. Flows begin half a second apart; the slowest of the later ones counts.
+//! 3. Five flows follow, each half a second after the previous one. Reported are the time of the first one and that of the slowest later
+//!    one.
 //! 4. The figures do not affect the exit code.
 
 use std::io::{self, Read as _, Write as _};

@@ -1,5 +1,5 @@
-//! Report of `bench paths`, `bench fleet` and `bench accel`: collects figures one at a time. It prints a table with
-//! marline's median, the figures of the other clients and the threshold, and writes JSON.
+//! Report of most benchmarks (`bench accel`, `bench fleet`, `bench paths` and others): collects figures one at a time. It prints a table
+//! with marline's median, the figures of the other clients and the threshold, and writes JSON.
 
 use serde::Serialize;
 
@@ -115,7 +115,7 @@ impl ReportTable {
         self.rows[index].add_figures(client, [figure]);
     }
 
-    /// Marks the figures of the last run of this case as unreliable.
+    /// Marks all rows that the case has so far as unreliable.
     pub(super) fn mark_unreliable(&mut self, case: &str, reason: &str) {
         self.log(case, &format!(": suspect: {reason}"));
         for row in self.rows.iter_mut().filter(|row| row.case == case) {

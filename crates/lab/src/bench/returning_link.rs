@@ -7,7 +7,7 @@
 //! | `carrier` | its interface loses the carrier and keeps its address |
 //! | `lease` | its interface has no address for one second, then another one |
 //! | `silent` | packets are dropped and the interface stays up |
-//! | `dark` | both links drop all packets for 75 s (with `--long`) |
+//! | `dark` | both links drop all packets for 75 s (only with `--long` or `--case`) |
 //!
 //! 1. Each case is measured for downloads and uploads, for an MPTCP program under `marline paths` and for a program
 //!    behind `marline edge` and a relay. First the link with the default route fails and recovers, then the other

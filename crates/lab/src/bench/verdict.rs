@@ -1,8 +1,8 @@
 //! Verdicts: whether marline met the thresholds of a scenario, compared with the best other client of the same
 //! runs.
 //!
-//! Besides a scenario's own threshold, two general ones apply. In a case with two steady links, their ends may
-//! differ by at most 0.06 s. In every case, waste may be at most 1 % of the file from 100 MB up, otherwise one
+//! Besides a scenario's own threshold, two general ones apply. In a case with steady links and a file of at least 100 MB, the times at
+//! which the links end may differ by at most 0.06 s. In every case, waste may be at most 1 % of the file from 100 MB up, otherwise one
 //! bandwidth-delay product of the links.
 
 use marline_sim::scenario::{Case, Scenario, Threshold};
@@ -24,7 +24,7 @@ pub(super) struct Verdict {
     pub(super) marline: Option<f64>,
     /// Value and name of the best other client.
     pub(super) best_other: Option<(f64, String)>,
-    /// Number of runs of marline that were evaluated.
+    /// Number of runs of marline that were evaluated; for a verdict over all pairs, the number of pairs.
     pub(super) runs: usize,
     /// How many of them are unreliable.
     pub(super) unreliable_runs: usize,
@@ -162,8 +162,8 @@ fn paired_verdicts(scenario: &Scenario, ratios: &[(f64, String)], median: f64, w
     ]
 }
 
-/// Compares the cases `x` and `x-swapped`: the difference of their medians in percent may be at most the larger
-/// spread of the two.
+/// Compares the cases `x` and `x-swapped`: the difference of their medians in percent may be at most the larger spread of the two, or half
+/// a percent.
 fn order_verdicts(scenario: &Scenario, outcomes: &[DownloadOutcome]) -> Vec<Verdict> {
     let times = |case: &str| -> Vec<f64> {
         outcomes

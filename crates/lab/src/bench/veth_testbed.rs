@@ -1,7 +1,7 @@
 //! Two network namespaces joined by plain veth pairs: no emulation, the full speed of the kernel.
 //!
-//! It measures what emulated links would hide: the CPU cost of a client. Addresses and routes are as in the lab
-//! ([`crate::network`]): link i is `10.(i+1).0.0/24`, the server is `10.99.0.1`.
+//! It measures what emulated links would hide: the CPU cost of a client. Addresses are as in the lab ([`crate::network`]): link i (from 0)
+//! is `10.(i+1).0.0/24`, the server is `10.99.0.1`.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd};

@@ -45,7 +45,7 @@ pub(crate) enum RelayAssignment {
 /// How programs reach the edge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub(crate) enum EdgeAccess {
-    /// Through socat, which uses the edge's proxy with CONNECT.
+    /// Through the edge's proxy with CONNECT; ffmpeg, which cannot use it, through socat.
     Proxy,
     /// Transparently: the edge is the gateway of a LAN.
     Lan,

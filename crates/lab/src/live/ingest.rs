@@ -22,7 +22,7 @@ use crate::{Lab, LabError};
 /// Interval of polling the recording.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Paths of the module on Debian, Fedora and Arch.
+/// Paths of the module on Debian and Arch, and on Fedora.
 const RTMP_MODULE_PATHS: [&str; 2] =
     ["/usr/lib/nginx/modules/ngx_rtmp_module.so", "/usr/lib64/nginx/modules/ngx_rtmp_module.so"];
 

@@ -10,10 +10,9 @@
 //!    that is the gateway of a LAN ([`EdgeAccess::Lan`]) there is no socat, and ffmpeg needs no configuration.
 //! 2. A link fails in one of two ways: its device goes down and the kernel notices it
 //!    ([`FailureMode::CarrierLost`]), or it drops all packets without notice ([`FailureMode::Silent`]).
-//! 3. A stall is attributed to a failure if it lies between the start of the failure and [`IMPACT_WINDOW`] after
-//!    its end, or the next failure if that is earlier.
-//! 4. After the last packet was sent, the recording counts as complete when no new packet has appeared for
-//!    [`DRAIN_TIMEOUT`].
+//! 3. A stall is attributed to a failure if it overlaps the time from the start of the failure to [`IMPACT_WINDOW`] after its end, or to
+//!    the next failure if that is earlier.
+//! 4. After the last packet was sent, the recording ends when all sent packets are in it, or no new one has appeared for [`DRAIN_TIMEOUT`].
 
 mod encoder;
 mod flv;
@@ -101,7 +100,7 @@ pub(crate) struct Broadcast {
     pub(crate) required_buffer_s: f64,
     /// Effect of each failure.
     pub(crate) failures: Vec<FailureImpact>,
-    /// Name of each link and the bytes sent over it from the client, in the order of the links.
+    /// Name of each link and the bytes from the client that reached the server over it, in the order of the links.
     pub(crate) links: Vec<(String, u64)>,
     /// The bytes of each link per slot of 100 ms ([`EmulationReport::SLOT`]) since the start of the stream; the
     /// last entry has the packets received per slot.
@@ -351,7 +350,7 @@ impl Drop for FfmpegProcess {
 const SOCAT_ADDRESS: &str = "127.0.0.1";
 /// A pause of the machine of this length would distort the measured stalls.
 const MAX_LATENESS: Duration = Duration::from_millis(200);
-/// Our choice: longer than both thresholds for stalls together.
+/// Our choice: as long as both thresholds for stalls together (1.5 s and 2.5 s).
 const IMPACT_WINDOW: Duration = Duration::from_secs(4);
 /// Our choice: longer than TCP's longest pause over a working link.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);

@@ -20,13 +20,13 @@ use crate::{Lab, LabError};
 pub(crate) struct DaemonConfig {
     /// Path of marline's executable.
     pub(crate) program: PathBuf,
-    /// Policy: `marline`, `emptcp`, `wifi-first` or `mptcp`.
+    /// Policy (`--policy`), such as `marline` or `emptcp`.
     pub(crate) policy: &'static str,
-    /// Goal: `energy`, `throughput`, `latency` or `metered`.
+    /// Goal (`--goal`): `speed`, `latency`, `energy` or `cost`.
     pub(crate) goal: &'static str,
-    /// Device model for energy accounting.
+    /// Device model for energy accounting (`--energy-model`).
     pub(crate) model: &'static str,
-    /// The links that it manages.
+    /// The links that it manages, as arguments of `--link`.
     pub(crate) links: Vec<String>,
     /// File for the decision log, for `marline replay`.
     pub(crate) trace: Option<PathBuf>,

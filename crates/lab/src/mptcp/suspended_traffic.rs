@@ -1,7 +1,7 @@
 //! Traffic on a link after the client has requested its suspension (MP_PRIO: the subflow becomes a backup).
 //!
-//! 1. A suspension begins with the MP_PRIO packet of the client. The last one before the end of the download
-//!    counts, and only if no later request makes the subflow regular again.
+//! 1. A suspension begins with the MP_PRIO packet of the client, or with the first of several in a row. The last suspension before the end
+//!    of the download counts, and only if no later request makes the subflow regular again.
 //! 2. After the request the sender may empty its queue. After [`DRAIN_TIME`] only control packets may pass.
 
 use std::time::Duration;

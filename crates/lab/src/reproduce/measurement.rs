@@ -2,7 +2,7 @@
 //! `evidence/PAPER/lab.jsonl`).
 //!
 //! 1. A [`MeasurementId`] contains everything that distinguishes a measurement from others; [`MeasuredValues`]
-//!    differ from paper to paper. In the stored line the parts of the ID stand beside `problem` and `measured`.
+//!    differ from paper to paper. In the stored line the parts of the ID stand beside `problem` and `values` (`measured` in older files).
 //! 2. A measurement that failed or is unreliable is repeated when the session continues. The last one with an ID
 //!    counts.
 use std::fmt::{Debug, Display};

@@ -20,7 +20,7 @@ pub struct ResultRow {
     pub unit: String,
     /// The paper's value.
     pub paper: Option<f64>,
-    /// The value measured here: the median of the runs, or their mean where the paper reports means (GreenBag).
+    /// The value measured here: the median of the runs (thesis, Super-aggregation) or their mean (GreenBag, eMPTCP, BASS).
     #[serde(alias = "ours")]
     pub measured: Option<f64>,
     /// Standard deviation of the runs.

@@ -85,8 +85,7 @@ impl RunPlan<'_> {
         once * self.runs
     }
 
-    /// Runs the plan. `is_done` tells whether an outcome exists already (case, client, run); `tell` receives each
-    /// new one.
+    /// Runs the plan. `is_done` tells whether an outcome exists already (case, client, run); `on_outcome` receives each new one.
     pub(crate) fn run(
         &self,
         is_done: impl Fn(&str, &Client, u32) -> bool,

@@ -6,7 +6,6 @@
 //!    programs they are estimated. A link ends with the last slot that has more than a few packets, and waste is
 //!    what arrived beyond the file and the packets' headers.
 //! 3. A run on a machine that was too busy is marked as unreliable, not discarded.
-//! 3. A run on a machine that was too busy is marked as unreliable, not discarded.
 
 use std::fs::{self, File};
 use std::io::Read;

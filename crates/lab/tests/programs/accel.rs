@@ -135,7 +135,7 @@ start() {
         sleep 0.1
     done
 }
-# Starts a download, and kills the daemon with a hole open; false: the download was over before.
+# Starts a download, and kills the daemon while a hole is open. Fails if the download ended before.
 kill_with_hole() {
     rm -f got
     curl -sS --speed-limit 1 --speed-time 30 -o got "$MARLINE_LAB_URL" 2>curl.log & curl=$!
@@ -256,7 +256,7 @@ fn read(dir: &Path, name: &str) -> String {
     std::fs::read_to_string(dir.join(name)).unwrap_or_default()
 }
 
-/// Runs a script over two links with a server of so many bytes; false: this machine cannot, and the reason is printed.
+/// Runs a script over two links with a server of a file of this size. Returns false if this machine cannot, and prints the reason.
 fn run_script(dir: &Path, bytes: &str, links: [&str; 2], script: &str) -> bool {
     run_script_with(dir, bytes, links, script, &[])
 }

@@ -1,10 +1,11 @@
 //! Checks the documents against the programs and the committed results.
 //!
-//! 1. Each `marline …` and `marline-lab …` in the README and in `docs/` (code spans and code blocks) names a
+//! 1. Each `marline …` and `marline-lab …` in the READMEs and in `docs/` (code spans and code blocks) names a
 //!    subcommand and options that exist.
 //! 2. Each file under `evidence/` is described in `evidence/README.md`, and the documents name no other.
 //! 3. Each test that `docs/threat-model.md` and `docs/link-failures.md` name exists.
 //! 4. The figures of eMPTCP's table in `docs/benchmarks.md` are the means of `evidence/emptcp/lab.jsonl`.
+//! 5. No command in the documents writes to `/tmp`.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +17,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Name and text of the README and of each page in `docs/`.
+/// Name and text of the README, of `evidence/README.md` and of each page in `docs/`.
 fn pages() -> Vec<(String, String)> {
     let mut files = vec![root().join("README.md"), root().join("evidence/README.md")];
     files.extend(std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path()));

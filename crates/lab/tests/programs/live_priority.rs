@@ -46,7 +46,7 @@ until grep -q "listens on" edge.log; do kill -0 $edge || { cat edge.log >&2; exi
 for n in 1 2; do curl -s -o /dev/null -p -x http://127.0.0.1:1088 -T /dev/zero http://10.99.0.1:9000/ & done
 sleep 2
 perl stream.pl $PORT; code=$?
-# Its number out there, which /proc has.
+# The process number of the edge outside of the lab, which is the one in /proc.
 grep -hE 'VmHWM|RssAnon' /proc/$(pgrep -of "run-dir $PLACE/run")/status >memory
 kill $edge; wait $edge; cat edge.log >&2
 exit $code

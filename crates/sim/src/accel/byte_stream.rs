@@ -2,7 +2,7 @@
 //!
 //! 1. A stream is a sequence of texts and resources. A resource's byte is a function of its number and its offset, so
 //!    nothing has to be stored and everything can be compared.
-//! 2. A flow of plain HTTP has readable heads; any other looks like TLS.
+//! 2. A flow of plain HTTP has readable heads; any other has pseudo-random bytes only, as TLS would show.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use crate::link::Direction;
 pub struct ByteStreams {
     up: Vec<Piece>,
     down: Vec<Piece>,
-    /// Where each request ends in the upstream, and below each response in the downstream.
+    /// Offset in the upstream at which each request ends.
     requests: Vec<u64>,
     responses: Vec<u64>,
 }
@@ -135,7 +135,7 @@ fn end(pieces: &[Piece]) -> u64 {
     pieces.last().map_or(0, |piece| piece.end)
 }
 
-/// A different word for each resource and offset.
+/// Eight bytes of a resource: pseudo-random, different for each resource and 8-byte block.
 const fn scramble(name: u64, index: u64) -> u64 {
     let z = (name << 40 ^ index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     let z = (z ^ (z >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -22,7 +22,7 @@ impl InvariantChecker {
         Self { allows_early_ack: mechanisms.has_any(&early) }
     }
 
-    /// Checks the verdicts of one drain; `queued` is the packet, if the drain follows one.
+    /// Checks the verdicts of one drain; `queued` is the held packet that was handled just before it, if there was one.
     pub(super) fn check_verdicts(self, queued: Option<&[u8]>, outputs: &[Output]) -> Result<(), String> {
         let verdicts =
             outputs.iter().filter(|output| matches!(output, Output::Forward(_) | Output::Suppress)).count();

@@ -43,7 +43,7 @@ impl Links {
         self.spec(id).is_none() || self.outages.iter().any(|outage| covers(&outage))
     }
 
-    /// When a link's gateway replies to a probe that is sent now, if it receives it.
+    /// When a gateway's reply to a probe that is sent now arrives; none if either is lost or the link is down then.
     pub(super) fn probe_reply_at(&mut self, id: LinkId, now: Instant) -> Option<Instant> {
         let spec = self.spec(id)?;
         let (loss, delay) = (spec.loss.mean(), (spec.rtt / 8).min(MAX_GATEWAY_RTT));
@@ -53,7 +53,7 @@ impl Links {
         (!lost && !self.is_down(id, now) && !self.is_down(id, at)).then_some(at)
     }
 
-    /// How long a packet that leaves over a link now waits in its queue; zero for a medium or a trace.
+    /// How long a packet that the client sends now waits in the link's queue; zero on a shared medium or with a trace.
     fn queueing_delay(&self, id: LinkId) -> Duration {
         let Some((_, spec, link)) = self.links.iter().find(|(other, ..)| *other == id) else {
             return Duration::ZERO;
@@ -71,7 +71,7 @@ impl Links {
         self.spec(id).map_or(Duration::ZERO, |spec| spec.rtt)
     }
 
-    /// A link's downstream rate.
+    /// A link's downstream rate at the start; 1 Mbit/s if it has none (a shared medium or a trace).
     pub(super) fn rate(&self, id: LinkId) -> Bitrate {
         match self.spec(id).map(|spec| &spec.downlink) {
             Some(Downlink::Rate { initial: first, .. }) => *first,
@@ -79,7 +79,7 @@ impl Links {
         }
     }
 
-    /// Packets that a link has delivered.
+    /// Packets that a link has delivered to the client.
     pub(super) fn received_packets(&self, id: LinkId) -> u64 {
         let found = self.links.iter().find(|(other, ..)| *other == id);
         found.map_or(0, |(.., link)| link.stats(Direction::Down).delivered.packets)
@@ -125,5 +125,5 @@ impl Links {
     }
 }
 
-/// Our choice: a gateway is near, wherever the server is.
+/// Upper limit of a gateway's RTT, which is otherwise an eighth of the server's. Our choice: a gateway is near, wherever the server is.
 const MAX_GATEWAY_RTT: Duration = Duration::from_millis(8);

@@ -56,6 +56,7 @@ impl MalformedPackets {
         (0..length).map(|_| self.byte()).collect()
     }
 
+    /// A copy of the last real packet, in which one to four bytes from offset `from` on (among the first 80) are changed.
     fn mutant(&mut self, from: u64) -> Vec<u8> {
         let mut bytes = self.last.clone();
         let end = (bytes.len() as u64).min(80);

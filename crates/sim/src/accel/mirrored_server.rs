@@ -44,7 +44,7 @@ impl MirroredServers {
             IpAddr::V4(_) => IpAddr::from([10, 1, 0, 2]),
             IpAddr::V6(_) => IpAddr::from([0x2001, 0xdb8, 2, 0, 0, 0, 0, 2]),
         };
-        // Some of them wrap soon.
+        // Less than 1000 below the wrap, so that the requests of some connections cross it.
         (SocketAddr::new(address, port), u32::MAX - (conn.0 as u32).wrapping_mul(77) % 1000)
     }
 
@@ -133,7 +133,7 @@ impl MirroredServer {
     }
 }
 
-/// That of the accelerator's SYN.
+/// The window scale that the accelerator's SYN offers.
 const WINDOW_SCALE: u8 = 7;
 /// Our choice: ports that nothing else uses here.
 const FIRST_PORT: u16 = 24_000;

@@ -4,7 +4,7 @@
 //! A [`Scenario`] describes links, flows and events. [`World`] runs it and returns the [`Outcome`] of each flow, with
 //! all violations of invariants.
 //!
-//! 1. Both ends are the kernel's TCP as modeled by [`crate::tcp`] (`exact`). Segments towards the client are values.
+//! 1. Both ends are the kernel's TCP as modeled by [`crate::tcp`] (with `TcpConfig::is_strict`). Segments towards the client are values.
 //!    What the client's stack sends is converted into a real packet (`packet`), with sequence numbers that wrap, scaled
 //!    windows and clocks of 1 ms, so that the accelerator reads and writes what it would on a wire.
 //! 2. The content of every byte is known from its offset in the stream ([`ByteStreams`]): injected bytes are compared

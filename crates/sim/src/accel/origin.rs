@@ -1,7 +1,7 @@
 //! The origin of range requests, whose responses share the links with all other packets.
 //!
-//! 1. A range arrives in pieces of an MTU, at nine tenths of its link's rate, after one and a half round trips; all
-//!    fetches of a link share that rate. A lost piece is sent again, with growing intervals.
+//! 1. The server sends a range in pieces of an MTU, at nine tenths of the link's rate, from one and a half RTTs after the fetch on
+//!    (handshake and request); all fetches of a link share that rate. A piece that has not arrived is sent again, after growing intervals.
 //! 2. Ranges can fail, be short, or be late ([`ServerBehavior`]). A range that is incomplete after half a minute fails.
 //! 3. A wrong request (another server, resource or validator, offsets beyond the end) is an error for the caller.
 
@@ -53,7 +53,7 @@ impl OriginServer {
         }
     }
 
-    /// A fetch starts. The n-th script has the n-th server.
+    /// A fetch starts. The n-th script has the n-th server. `link_info`: downstream rate and RTT of the fetch's link.
     ///
     /// # Errors
     /// What is wrong with the request.

@@ -111,7 +111,7 @@ pub struct FlowScript {
 }
 
 impl FlowScript {
-    /// One response of so many bytes to a request of 200; the server closes. CUBIC, SACK, timestamps.
+    /// One response of so many bytes to a request of 200 bytes; the server closes. CUBIC, SACK, timestamps.
     pub fn download(bytes: u64) -> Self {
         Self {
             start: Duration::ZERO,
@@ -155,7 +155,7 @@ impl FlowScript {
 /// A request and its response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Exchange {
-    /// After the previous response.
+    /// Time between the previous response (or the handshake) and this request.
     pub pause: Duration,
     /// Bytes; ignored for plain HTTP, whose text determines its length.
     pub request: u64,
@@ -172,7 +172,7 @@ pub enum Close {
     Client,
     /// The server resets it after so many acknowledged bytes.
     ServerReset(u64),
-    /// The client resets it after so many bytes.
+    /// The client resets it after so many received bytes.
     ClientReset(u64),
 }
 

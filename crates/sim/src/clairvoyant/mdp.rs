@@ -60,7 +60,8 @@ fn quantize(rate: Bitrate, max_rate: Bitrate, count: usize) -> usize {
 }
 
 impl RateChain {
-    /// Learns the chain from one rate per second, with at most `count` levels of equal width.
+    /// Learns the chain from one rate per second, with `count` levels of equal width up to the highest rate. A level without rates has a
+    /// mean of zero.
     pub fn new(rates: &[Bitrate], count: usize) -> Self {
         let rate = |rate: &Bitrate| rate.bits_per_sec() as f64;
         let max_rate = rates.iter().copied().max().unwrap_or_default();

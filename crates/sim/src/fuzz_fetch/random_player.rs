@@ -22,6 +22,7 @@ use crate::rng::{Purpose, RandomStream};
 #[derive(Debug)]
 pub(super) struct RandomPlayer {
     rng: RandomStream,
+    /// Of each link, its kind and whether it is metered.
     link_kinds: Vec<(LinkKind, bool)>,
     /// End of the bytes that it may read.
     pub(super) readable_end: u64,

@@ -76,7 +76,7 @@ impl ReferenceModel {
         self.request_limit = Some(offset);
     }
 
-    /// Checks that everything before `upto`, which the machine delivers to the reader, has arrived.
+    /// Checks that everything before `end`, which the machine delivers to the reader, has arrived.
     pub fn on_deliver(&mut self, end: u64) -> CheckResult {
         if end <= self.delivered_end {
             return Err(format!("delivers up to {end} after {}", self.delivered_end));

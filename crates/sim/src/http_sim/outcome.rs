@@ -18,7 +18,7 @@ pub struct HttpOutcome {
     pub covered: DataSize,
     /// Body bytes that reached the client but were not needed.
     pub wasted: DataSize,
-    /// Time between the last useful bytes of the first and of the last link to finish.
+    /// Time between the last stored bytes of the first and of the last link to finish.
     pub link_delta: Duration,
     /// The part of each link, in the order of the scenario.
     pub links: Vec<HttpLinkOutcome>,

@@ -35,7 +35,7 @@ impl SimPlayer {
         Self { player, readable_end: 0, reported_end: 0, buffering_periods: Vec::new() }
     }
 
-    /// Makes all bytes before `upto` readable.
+    /// Makes all bytes before `end` readable.
     pub(super) fn set_readable_end(&mut self, now: Instant, end: u64) {
         self.readable_end = self.readable_end.max(end);
         self.read(now);

@@ -68,7 +68,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// A fault that affects every request on all links.
+    /// A fault that affects every request, or every connection, on all links.
     pub const fn always(kind: FaultKind) -> Self {
         Self { link: None, from: Duration::ZERO, until: None, times: None, kind }
     }
@@ -88,7 +88,8 @@ impl Fault {
     }
 }
 
-/// What a fault does to a connection or to the body of a response.
+/// What a fault does to a connection or to the body of a response. A fault after an amount of the body has no effect on bodies that are not
+/// longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// New connections are refused with an RST.

@@ -2,7 +2,7 @@
 //!
 //! 1. HTTP/1.1 sends responses one after the other, in the order of the requests. HTTP/2 interleaves them frame by
 //!    frame.
-//! 2. The send buffer holds at most a fixed amount of unsent bytes, so that the next response is chosen late.
+//! 2. Nothing is written while a fixed amount of bytes or more is unsent, so that the next response is chosen late.
 //! 3. A connection that is to end with a fault ends when everything before has been sent.
 
 use std::collections::VecDeque;
@@ -26,6 +26,7 @@ pub(super) struct ServerConn {
     response_count: u32,
     idle_since: Instant,
     ending_fault: Option<BodyFault>,
+    /// Time of the first write of a body, and bytes written since then: what the rate limit of a connection is compared with.
     written_since: Option<(Instant, DataSize)>,
 }
 
@@ -202,5 +203,5 @@ const TLS_SERVER_FLIGHT: u64 = 3000;
 /// Body bytes written at once; with HTTP/2 the usual frame.
 const HTTP1_CHUNK: DataSize = DataSize::from_kib(64);
 const HTTP2_FRAME: DataSize = DataSize::from_kib(16);
-/// Unsent bytes above which nothing more is written.
+/// Number of unsent bytes from which on nothing more is written.
 const MAX_UNSENT: DataSize = DataSize::from_kib(128);

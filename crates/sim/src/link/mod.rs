@@ -3,8 +3,8 @@
 //!
 //! Inputs are packets with their times, and changes of the link. Outputs are packets with their due times.
 //!
-//! 1. Each direction is a queue, then a transmitter (a rate, a trace or the shared 802.11 channel), then loss, then
-//!    a delay line. A lost packet has been transmitted before, so it has used capacity.
+//! 1. Each direction is a policer if the link has one, then a queue, then a transmitter (a rate, a trace or the shared 802.11 channel),
+//!    then loss, then a delay line. A lost packet has been transmitted before, so it has used capacity.
 //! 2. All times are computed from the end of the previous transmission, never from the time of the call. A driver
 //!    that is late delivers late, but the link loses no capacity.
 //! 3. `offered = delivered + dropped + in_link`, in packets and in bytes, at every moment.

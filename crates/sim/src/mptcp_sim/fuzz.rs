@@ -4,12 +4,12 @@
 //! [`run_seed`] runs the history of a seed under a policy and returns the first [`Defect`], which the same seed
 //! reproduces.
 //!
-//! 1. The seed determines the links and their events: outages without any signal, held packets, rate changes,
-//!    carrier loss, and a link that is plugged in later. It also determines lost MP_PRIO options, a server that
-//!    refuses joins, a restart of the daemon, and the downloads and their connections. Nothing ever happens to one
-//!    honest link. If the first link may fail permanently, the server accepts joins.
+//! 1. The seed determines the links and their events: outages without any signal, held packets, rate changes, carrier loss, and a link that
+//!    is plugged in later. It also determines lost MP_PRIO options, a server that refuses joins, a restart of the daemon, and the downloads
+//!    and their connections. Nothing happens to one honest link, except that it may be the one plugged in later. If a link fails
+//!    permanently, the server accepts joins.
 //! 2. Every requested byte is delivered once and in order. The Marline policy guarantees this while one link works.
-//!    The published policies guarantee nothing once the first link is dead.
+//!    The published policies guarantee nothing once a link is dead.
 //! 3. No command refers to an object that was not reported to the machine. The Marline policy sends at most
 //!    `MAX_COMMANDS_PER_MINUTE` per connection (the published eMPTCP decides again with every sample, and flaps
 //!    near a threshold). Every policy needs at most `MAX_CALLS_PER_SECOND`.

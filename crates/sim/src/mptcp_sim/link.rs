@@ -33,7 +33,7 @@ pub(super) struct QueuedLink {
     /// Departure time and size of each chunk.
     queue: VecDeque<(Instant, u64)>,
     queued_bytes: u64,
-    /// Probability that a packet is lost.
+    /// Probability that a packet is lost, the mean of the loss model. A chunk is lost with any of its packets.
     loss_rate: Ratio,
     rng: RandomStream,
     /// Bytes on the wire that the interface has received and sent.

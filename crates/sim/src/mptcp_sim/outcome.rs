@@ -24,12 +24,11 @@ pub struct MptcpOutcome {
     pub samples: Vec<ProgressSample>,
     /// Notes of the machine, with their times.
     pub notes: Vec<(Instant, String)>,
-    /// Commands that make no sense: about subflows or connections that were never reported, or were reported as
-    /// gone.
+    /// Commands and polls about subflows or connections that were never reported, as text.
     pub invalid_commands: Vec<String>,
     /// Longest time for which a suspended subflow delivered data because MP_PRIO had not arrived at the server.
     pub max_prio_lag: Duration,
-    /// When each flow received its last byte.
+    /// When each flow received its last byte; `None` if the time limit came first.
     pub flow_times: Vec<Option<Duration>>,
 }
 

@@ -163,7 +163,7 @@ impl RateSchedule {
     }
 }
 
-/// Sets the rate from `at` on and removes all later steps.
+/// Sets the rate from `at` on and removes all later steps, also those of the link's `steps=`.
 fn set_rate_from(steps: &mut Vec<(Instant, Bitrate)>, at: Instant, rate: Bitrate) {
     steps.retain(|(from, _)| *from < at || at == Instant::ZERO && *from == at);
     match steps.last_mut() {

@@ -3,14 +3,14 @@
 //! MPTCP's scheduler provides the data. [`SubflowSender::next_chunk`] returns what to send now, and
 //! [`SubflowSender::deadline`] is the retransmission timeout.
 //!
-//! 1. The congestion window is that of [`crate::tcp`] (CUBIC with HyStart). Packets are sent in chunks of a few, as
-//!    with segmentation offload: a window has `CHUNKS_PER_WINDOW` of them.
+//! 1. The congestion window is that of [`crate::tcp`] (CUBIC with HyStart). Packets are sent in chunks, as with segmentation offload:
+//!    `CHUNKS_PER_WINDOW` of them per window, but of at least one packet and at most `MAX_CHUNK_PACKETS`.
 //! 2. Links keep the order, so an ACK of a later chunk proves that the earlier ones are lost. They are
 //!    retransmitted at once, and the window is reduced once per round.
 //! 3. Without any ACK for an RTO everything counts as lost; the RTO doubles each time. After `STALE_TIMEOUTS`
 //!    timeouts the subflow is stale: MPTCP reinjects its data on others (net/mptcp/pm.c, `stale_loss_cnt`). It is
 //!    used again after the next ACK.
-//! 4. After a pause, the window is halved for each RTO of it (RFC 2861), unless the server keeps its window.
+//! 4. After a pause, the window is halved for each RTO of it, at most to the initial window (RFC 2861), unless the server keeps its window.
 //! 5. Queued data stays with the subflow; only a reset removes it.
 
 use std::collections::VecDeque;
@@ -58,7 +58,7 @@ pub(super) struct SubflowSender {
     /// Most bytes in flight in this round, and the transmission with which the round ends.
     round_peak: u64,
     round_end: u64,
-    /// Time of the last ACK, or of the first transmission after nothing was in flight.
+    /// Time of the last ACK or timeout, or of the first transmission after nothing was in flight: start of the running timeout.
     last_ack_at: Instant,
     /// Time of the last transmission.
     last_sent_at: Instant,

@@ -17,10 +17,10 @@
 //!
 //! 1. Several cases may share one file, as `[[case]]` tables with a `name` and what differs. A case takes `links`,
 //!    `events`, `size`, `threshold`, `baseline` and `sigma` from the top level unless it sets them itself.
-//! 2. Unknown fields are rejected, and so are events and deviations of unknown links.
+//! 2. Unknown fields are rejected, and so are events, deviations and clients of unknown links.
 //! 3. Traces are given by file name and read by [`Case::load`]. So a scenario can be listed, and its rows skipped
 //!    with a reason, on a machine without the traces.
-//! 4. The same file runs in virtual time and in real time, without any difference.
+//! 4. The same file is used in virtual time and in real time.
 //!
 //! There is no language of steps: everything that changes over time is a change of a link, and events describe
 //! these.

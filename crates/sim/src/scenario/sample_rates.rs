@@ -4,11 +4,11 @@
 //!
 //! 1. Rates are normally distributed around the mean, limited to two standard deviations and to at least a quarter
 //!    of the mean, so that no link disappears by chance.
-//! 2. Run 0 has the means. Later runs follow a Halton sequence (base 2 for the first link, 3 for the second, …). So
+//! 2. Run 0 has the means. Later runs follow a Halton sequence (bases 2, 3, 5, 7, 11 and 13 for the first six links). So
 //!    few runs cover the distribution evenly, and no two links change together.
 //! 3. All clients of a run get the same rates: comparisons are paired. The paper, which measured real links, had
 //!    different rates in every download.
-//! 4. Steps and events keep their ratio to the first rate. Traces and 802.11 channels are not changed.
+//! 4. Steps and `rate=` events keep their ratio to the first rate. Uplink rates of their own, traces and 802.11 channels are not changed.
 //!
 //! Seeded random numbers do not serve here: three draws from a normal distribution are often all on one side.
 

@@ -1,7 +1,8 @@
 //! Schema of a scenario file, with its validation.
 //!
 //! 1. Each value is parsed by its own type, so that an error points to its line.
-//! 2. Problems that involve several values (an event of an unknown link) are reported at the line of the case.
+//! 2. A reference to something unknown (an event of an unknown link) is reported at the line of the reference, a missing value at the line
+//!    of the case.
 
 use std::fmt;
 use std::str::FromStr;

@@ -35,7 +35,7 @@ pub enum LinkEventKind {
     Hold,
     /// End of an outage or a hold.
     Restore,
-    /// A new loss model, starting in its good state.
+    /// Loss model of the downlink, starting in its good state; also of the uplink, unless the link has a loss of its own there.
     Loss(Loss),
     /// A new RTT, for packets transmitted from now on.
     Rtt(Duration),

@@ -76,7 +76,7 @@ impl SpecError {
 pub struct TraceFile {
     /// As written; searched as given and in the directories passed to [`LinkSpec::load`].
     pub path: PathBuf,
-    /// Shared, because a scenario may run the same link many times.
+    /// The content; `None` before [`LinkSpec::load`]. Shared, because a scenario may run the same link many times.
     pub trace: Option<Arc<Trace>>,
 }
 

@@ -1,8 +1,8 @@
 //! Detects whether the congestion window or the application limits the sender.
 //!
-//! Only in the former case may an ACK let the window grow, because a window that was never filled proves nothing
-//! about the path (RFC 7661 §1). As in Linux, in slow start it counts as filled when half of it was used, later
-//! only when all of it was. The result holds for one window of data.
+//! Only in the former case may an ACK let the window grow, because a window that was never filled proves nothing about the path (RFC 7661
+//! §1). As in Linux, in slow start it counts as filled when more than half of it was used, later only when all of it was. The result holds
+//! for one window of data.
 
 use super::congestion::Congestion;
 

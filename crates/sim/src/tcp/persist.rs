@@ -68,7 +68,7 @@ impl PeerWindow {
     }
 }
 
-/// Maximum number of probes: Linux's `tcp_retries2`.
+/// More probes than this without a response end the connection: Linux's `tcp_retries2`.
 const MAX_PROBES: u32 = 15;
 
 #[cfg(test)]

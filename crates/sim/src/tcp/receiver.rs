@@ -1,7 +1,7 @@
 //! Receiver of one direction: which data has arrived, and when and how it is acknowledged.
 //!
-//! 1. These segments are acknowledged at once: the first 16, every second full segment, everything out of order,
-//!    what fills the last gap, duplicates, and the FIN. All others are acknowledged after 40 ms (RFC 5681 §4.2,
+//! 1. These segments are acknowledged at once: the first 16 of a connection and after each duplicate, every second full segment, everything
+//!    that arrives out of order or while there is a gap, duplicates, and the FIN. All others are acknowledged after 40 ms (RFC 5681 §4.2,
 //!    Linux's constants).
 //! 2. The first SACK block contains the newest segment, followed by the previous blocks (RFC 2018 §4). A duplicate
 //!    is reported before all others (RFC 2883 §4).

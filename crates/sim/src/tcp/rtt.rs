@@ -1,6 +1,6 @@
 //! RTT estimation: smoothed and minimum RTT, and the timeouts derived from them.
 //!
-//! Only segments that were sent once are sampled.
+//! Samples come from segments that were sent once, or from echoed timestamps.
 //!
 //! 1. Smoothed RTT and variance follow RFC 6298 §2, with gains of 1/8 and 1/4.
 //! 2. The variance term of the timeout is at least 200 ms, which is how Linux implements the RFC's minimum.
@@ -17,7 +17,7 @@ pub(super) struct RttEstimator {
 }
 
 impl RttEstimator {
-    /// A segment sent once was acknowledged after `sample`.
+    /// Adds a sample.
     pub(super) fn on_sample(&mut self, sample: Duration) {
         self.min = Some(self.min.map_or(sample, |min| min.min(sample)));
         match self.smoothed {

@@ -6,7 +6,7 @@
 //! 3. Lengths are those of IPv4: 20 bytes of IP, 20 bytes of TCP, 12 bytes of timestamps except on SYNs, and the
 //!    SACK option if there are blocks (RFC 2018 §3, RFC 7323 §3). A SYN has 20 bytes of options.
 //!
-//! Headers are not serialized, because nothing between the two ends reads them.
+//! Headers are not serialized here; [`crate::accel`] builds packets from segments.
 
 use marline_core::units::{DataSize, Instant};
 
@@ -52,7 +52,7 @@ pub struct Flags {
     pub ack: bool,
     /// No data follows after this segment's.
     pub fin: bool,
-    /// The connection does not exist.
+    /// Refuses or aborts the connection, or says that it does not exist.
     pub rst: bool,
 }
 
@@ -90,7 +90,8 @@ pub struct Segment {
     pub flow: u32,
     /// The control bits of this segment.
     pub flags: Flags,
-    /// Sequence numbers of the payload; without payload, an empty range at the next number to be sent.
+    /// Sequence numbers of the payload; without payload, an empty range at the next number to be sent (in a window probe, before the first
+    /// unacknowledged one).
     pub seqs: SeqRange,
     /// Cumulative acknowledgement: everything before this number has arrived.
     pub ack: u64,
@@ -100,7 +101,7 @@ pub struct Segment {
     pub sacks: SackBlocks,
     /// TSval: the sender's clock, in nanoseconds instead of the usual ticks.
     pub ts_val: Instant,
-    /// TSecr: the echoed clock of the peer (RFC 7323 §4); `None` on the first SYN.
+    /// TSecr: the echoed clock of the peer (RFC 7323 §4); `None` on the first SYN and without timestamps.
     pub ts_ecr: Option<Instant>,
 }
 

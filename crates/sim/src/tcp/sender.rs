@@ -371,7 +371,8 @@ impl Sender {
     }
 }
 
-/// Duration of 15 doublings of 200 ms: Linux converts `tcp_retries2` to this time.
+/// Duration of 16 timeouts, the first of 200 ms, each twice as long as the one before, up to [`MAX_RTO`]: Linux converts `tcp_retries2` to
+/// this time.
 const MAX_RETRANSMIT_TIME: Duration = Duration::from_millis(924_600);
 /// With this many doublings, 200 ms exceed the maximum timeout.
 const MAX_BACKOFF: u32 = 15;

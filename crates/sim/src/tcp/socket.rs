@@ -4,7 +4,7 @@
 //!    out (RFC 6298 §5.7, Linux's six retries).
 //! 2. A FIN ends one direction behind its last byte. An RST ends both at once; a closed connection responds to
 //!    every segment except an RST with an RST.
-//! 3. An aborting side sends one RST; later segments are handled by rule 2.
+//! 3. An aborting side sends one RST, unless it has only sent SYNs; later segments are handled by rule 2.
 //! 4. There is no TIME-WAIT state, because flow ids are never reused.
 //! 5. [`TcpConfig::is_strict`] checks segments that occur only in the simulations of [`crate::accel`]. Segments
 //!    with old timestamps (PAWS, RFC 7323 §5) or sequence numbers outside of the window are acknowledged and
@@ -57,7 +57,7 @@ impl Default for TcpConfig {
 /// State of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TcpState {
-    /// The first SYN was sent.
+    /// SYNs are sent, and none was answered yet.
     SynSent,
     /// A SYN was received and answered.
     SynReceived,

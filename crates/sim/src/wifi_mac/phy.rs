@@ -100,6 +100,7 @@ pub(crate) struct Phy {
     pub(super) difs: Duration,
     pub(super) cw_min: u64,
     pub(super) cw_max: u64,
+    /// PHY rates of the downlink and of the uplink.
     pub(super) rates: [Bitrate; 2],
     modulation: Modulation,
     protection: ProtectionFrames,

@@ -76,7 +76,7 @@ const ROWS: &[Row] = &[
     row(Alone, "rate=20Mbit/s,rtt=200ms,queue=100ms", "1%", 1),
 ];
 
-/// What a run brought: Mbit/s of the plain flow, of the others together, and drops because of congestion.
+/// Result of a run: Mbit/s of the plain flow and of the others together, and drops because of congestion.
 #[derive(Clone, Copy)]
 struct RunResult {
     other: f64,
@@ -128,7 +128,7 @@ fn medians(row: &Row) -> [f64; 6] {
     let pairs: Vec<[RunResult; 3]> = (0..pair_count().unwrap_or(PAIRS))
         .map(|seed| {
             let plain = play(row, row.hop, seed, false);
-            // The cost of random loss does not measure what a plain flow leaves to others.
+            // The plain flow is compared with a run without the loss of the other flow, since that loss leaves capacity to it.
             let clean = if row.kind == Random { play(row, "0%", seed, false) } else { plain };
             [plain, play(row, row.hop, seed, true), clean]
         })

@@ -1,10 +1,9 @@
 //! The accelerator in random histories.
 //!
-//! `HISTORY_SEED=n` runs one history and prints its result, and if it is wrong the mechanisms that are needed for that;
-//! with `HISTORY_FLOW=n` also the progress of that flow, every `HISTORY_STEP=100` milliseconds. `HISTORY_CASES=n` runs
-//! more than usual. `cargo test --release -p marline-sim --test accel history::survey -- --ignored --nocapture` runs ten
-//! thousand, groups defects by their kind, and names the smallest scenario of each; `HISTORY_FIRST=n` begins with
-//! another seed.
+//! `HISTORY_SEED=n` runs one history and prints its result, and if it is wrong the mechanisms that are needed for that; with
+//! `HISTORY_FLOW=n` also the progress of that flow, for `HISTORY_STEPS=200` steps of `HISTORY_STEP=100` milliseconds. `HISTORY_CASES=n`
+//! runs more than usual. `cargo test --release -p marline-sim --test accel history::survey -- --ignored --nocapture` runs ten thousand,
+//! groups defects by their kind, and names the smallest scenario of each; `HISTORY_FIRST=n` begins with another seed.
 
 use std::collections::BTreeMap;
 

@@ -50,7 +50,7 @@ fn solve_exactly(instance: &Instance) -> (f64, usize) {
     let solution = model.solve().expect("a matching exists, if only the empty one");
     let best = |at: usize| instance.candidates_of(at).map(|candidate| candidate.rate).max();
     let is_best = |at: usize| {
-        let mut edge_choices = choices.iter().filter(|(box_, ..)| *box_ == at);
+        let mut edge_choices = choices.iter().filter(|(edge, ..)| *edge == at);
         best(at)
             .is_none_or(|best| edge_choices.any(|(_, rate, chosen)| *rate == best && solution.value(*chosen) > 0.5))
     };

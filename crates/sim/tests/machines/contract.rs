@@ -81,7 +81,7 @@ fn download_config(policy: fetch::Policy) -> fetch::Config {
     fetch::Config { policy, ..fetch::Config::default() }
 }
 
-/// The scenario's file as a video with two thirds of the links' rate; with `is_known` the stream gets its profile.
+/// The scenario's file as a video of 20 Mbit/s, while the links carry 30 or 40; with `is_known` the stream gets its profile.
 fn video_setup(scenario: &HttpScenario, policy: stream::Policy, is_known: bool) -> (stream::Config, Player) {
     let size = scenario.server.versions[0].size;
     let video = MediaProfile::variable([(size / Bitrate::from_mbps(20), size)]).expect("a video");

@@ -200,7 +200,7 @@ fn add_to_digest(digest: u64, figure: &str) -> u64 {
     bytes.fold(digest, |digest, byte| (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// A download over a lossy link, one that disappears and returns, and a metered one, from a server with faults.
+/// A download over a link with an outage, a lossy one that disappears and returns, and a metered one, from a server with faults.
 fn record_download() -> DecisionLog<fetch::Config, Fetch> {
     let links = ["wifi,rate=4Mbit/s,rtt=20ms", "lte,rate=2Mbit/s,rtt=50ms,loss=1%", "umts,rate=1Mbit/s,rtt=80ms"];
     let mut scenario = HttpScenario::new(DataSize::from_bytes(1_200_000), links.map(link));
@@ -301,7 +301,7 @@ fn record_default_acceleration() -> DecisionLog<accel::Config, Accelerator> {
     log
 }
 
-/// Loss hiding and the published mechanisms, for a download over plain HTTP, over a lossy link with two outages.
+/// Early ACKs, the mirrored connection and the published mechanisms, for a download over plain HTTP, over a lossy link with two outages.
 fn record_published_mechanisms() -> DecisionLog<accel::Config, Accelerator> {
     use Mechanism::{AckOffloadAsPublished, EarlyAck, FastFetch, FreezeInFlight, ZeroWindowFreeze};
     let http = packets::FlowScript { is_http: true, ..packets::FlowScript::download(70_000) };

@@ -4,9 +4,8 @@
 //! `cargo test -p marline-sim --test paths survey:: -- --ignored --nocapture` prints the table; `SURVEY_DRAWS=n` sets
 //! the number of draws per kind.
 //!
-//! 1. The size (256 KB to 300 MB) and both rates (Wi-Fi 0.5 to 30, LTE 2 to 40 Mbit/s) are log-uniform. Both RTTs
-//!    (20 to 150 ms) are uniform. In draws of the second kind Wi-Fi alternates between two random rates, after
-//!    times with a mean of 20 s.
+//! 1. The size (256 KB to 300 MB) and both rates (Wi-Fi 0.5 to 30, LTE 2 to 40 Mbit/s) are log-uniform. Both RTTs (20 to 150 ms) are
+//!    uniform. In draws of the second kind Wi-Fi alternates between two random rates, after times with a mean of 21 s.
 //! 2. All policies get the same draws. Compared are energy (including tails) and energy times time, as geometric
 //!    means of the ratios, and the worst single ratio.
 

@@ -63,7 +63,7 @@ impl NaivePlayer {
             && self.arrived > self.decoded;
     }
 
-    /// Plays the millisecond that starts at `t`. In the histories, arrivals end at a whole millisecond of the
+    /// Plays the millisecond that starts at `time`. In the histories, arrivals end at a whole millisecond of the
     /// video.
     fn step(&mut self, time: u64) {
         if self.ended.is_some() {

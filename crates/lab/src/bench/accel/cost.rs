@@ -3,12 +3,12 @@
 //!
 //! | row | what |
 //! |---|---|
-//! | `user` | processor time of the accelerator over the packets that it held or captured; 1 % loss, all mechanisms |
+//! | `user` | processor time of the accelerator over the packets that it held or captured; 1 % loss, the default mechanisms |
 //! | `bpf` | time of the accelerator's BPF program for an ACK, in a row (`BPF_PROG_TEST_RUN`); also what the kernel counts of its runs at the link (`kernel.bpf_stats_enabled`) |
 //! | `300` | speed of a link of 300 Mbit/s |
 //! | `1000` | the same of 1 Gbit/s with ACK offload by BPF alone |
 //!
-//! 1. Processor time is that of the process and of the kernel on its behalf, from its start to the end of the download.
+//! 1. Processor time is that of the process and of the kernel on its behalf, from the start of the download to its end.
 //! 2. The BPF program offloads if only ACK offload is enabled and the second link's rate is given.
 //! 3. What the kernel counts at the link includes its counting, and the cache misses of a program that has not run
 //!    since the previous packet: a program that does nothing counts half a microsecond there.
@@ -114,7 +114,7 @@ fn figures(sheet: &mut ReportTable, case: &str, taken: &TrialResult) {
 
 const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
-/// The kernel counts the time of BPF programs as long as this lives, unless it did before.
+/// Makes the kernel count the time of BPF programs until this is dropped. If it counted before, it goes on.
 struct Counting(bool);
 
 impl Counting {

@@ -6,12 +6,12 @@
 //! | `clean` | no loss, CUBIC |
 //! | `bbr` | 1 % loss, BBR |
 //! | `bbr clean` | no loss, BBR |
-//! | `congestion` | no loss, CUBIC; a plain flow over HTTP beside an accelerated one over TLS |
+//! | `congestion` | no loss, the sender of `--congestion`; a plain flow over HTTP beside an accelerated one over TLS |
 //! | `congestion http` | the same with the protocols exchanged |
 //!
-//! In the last two rows one flow is accelerated (`--flows`), and the other one is judged: its retransmitted segments,
-//! and the packets that the queue dropped, compared with two plain flows. Both combinations are measured because the
-//! flow whose bytes arrive first (without a TLS handshake) gets more of the link.
+//! In the last two rows one flow is accelerated (`--flows`), and the other one is judged: its goodput and that of both, its retransmitted
+//! segments, and the packets that the queue dropped, compared with two plain flows. Both combinations are measured because the flow whose
+//! bytes arrive first (without a TLS handshake) gets more of the link.
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@
 //! | `ack-offload` | 50, 100, 400, 1000 | 0, 1, 3 % |
 //! | `early-ack`, plain HTTP | 50, 100, 400, 1000 | 1, 3 % |
 //! | `eifel-undo`, `withheld-ack` and `outage-revert`, which need no second link | 400 | 0, 1, 3 % |
-//! | all | 50 | 1 % |
+//! | the default mechanisms (`all`) | 50 | 1 % |
 //!
 //! Nine pairs of each, and the median of their ratios.
 

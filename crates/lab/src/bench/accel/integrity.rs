@@ -1,4 +1,5 @@
-//! Whole files with all impairments at once: loss, an outage, a shared cell or none, TLS or not, different in each run.
+//! Whole files with all impairments at once: loss, an outage, a fixed rate or an 802.11g cell, a second link or none, TLS or not, different
+//! in each run.
 //!
 //! 1. Each byte is compared with the file's as it arrives, also the length, and curl must exit without an error.
 //! 2. No run may pause for longer than its outage and five seconds.

@@ -170,7 +170,7 @@ impl Row {
 }
 
 impl Pair {
-    /// Keeps a figure; the ideal is what is there without trouble, as long as the link is there.
+    /// Keeps a contender's figure. That of the ideal is multiplied by the share of the time without an outage.
     fn take(&mut self, kind: Kind, mbps: f64, available: Ratio) -> f64 {
         let (slot, value) = match kind {
             Kind::Plain => (&mut self.plain, mbps),

@@ -53,7 +53,7 @@ impl<'a> BenchRun<'a> {
     }
 }
 
-/// Runs them all, so many at once.
+/// Runs them all, at most `jobs` at once.
 pub(super) fn each(units: &[BenchRun<'_>], jobs: usize) -> Result<ReportTable, LabError> {
     notice(&format!("{}; Ctrl-C ends it and shows what there is", estimate(units, jobs)));
     let sheets: Mutex<Vec<(usize, ReportTable)>> = Mutex::default();

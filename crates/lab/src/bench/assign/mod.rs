@@ -326,8 +326,8 @@ fn table(rows: Vec<Vec<String>>) -> Table {
         header: HEAD.map(str::to_owned).to_vec(),
         rows,
         note: Some(format!(
-            "Means over fleets. Missing: to the best plan where that is proved (100 boxes), else to the bound, at most. \
-             γ = 1: boxes that have the best relay for them; floor at 8/60, load 50%: 90% of them, else 2 points less than \
+            "Means over fleets. Missing: gap to the best plan where that is proved (up to 100 edges), else to the upper bound. \
+             γ = 1: edges assigned to their best relay; floor at 8/60, load 50%: 90% of them, else 2 points less than \
              the best plan's at most. \
              Most memory of all, fleets included: {memory} MiB."
         )),

@@ -6,7 +6,8 @@
 //! | `upload` | 8+8 and 5+10+3 Mbit/s up, RTT 20 to 120 ms | 0.92 of the sum of the links' single goodputs |
 //! | | 20+2 Mbit/s up | 0.97 of the better link alone |
 //! | `download` | the same links in the other direction | the same |
-//! | `live` | RTMP from ffmpeg at 1.3 times the best link, and at 0.85 of all links | all received, no frame dropped |
+//! | `live` | RTMP from ffmpeg at 1.3 times the best link, and at 0.85 of all links | all received, no frame dropped, the encoder at most 2
+//! s late |
 //! | `cut` | a link fails during the stream and recovers, then another one | no disconnect; a stall of at most 1.5 s, silent 2.5 s |
 //! | `killed` | the relay in use is killed, or its host vanishes | a new flow works within 3 s |
 //! | `cpu` | CPU time of the relay per gigabyte, without emulation | 1.5 × haproxy's |
@@ -44,7 +45,7 @@ pub(super) struct FleetArgs {
     /// Number of repetitions.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
-    /// Length of the streams of `live` in seconds; those of `cut` take a fifth of it.
+    /// Length of the streams of `live` in seconds; those of `cut` take a fifth of it, at least 12 s.
     #[arg(long, value_name = "N", default_value_t = 300, value_parser = clap::value_parser!(u32).range(10..))]
     seconds: u32,
     /// Time in seconds of an upload or download at the rates of the links.

@@ -8,7 +8,7 @@
 //! | `tcp:LINK` | plain TCP over this link, to the same server |
 //!
 //! Each client transfers what its links carry in the same time. The total rate counts from before the connection;
-//! the rate `from 3 s on` is reported beside it, after windows have opened.
+//! the rate `from 3 s on` is reported beside it, after the congestion windows have grown.
 
 use std::time::Duration;
 
@@ -30,9 +30,9 @@ struct TransferRow {
 
 /// Threshold of a row.
 enum RateThreshold {
-    /// This share of the sum of the goodputs of single links.
+    /// This share of the sum of the goodputs of the single links through the edge.
     OfSum(f64),
-    /// This share of the better link alone.
+    /// This share of the better link alone through the edge.
     OfBest(f64),
 }
 

@@ -4,7 +4,7 @@
 //! | row | fault | recovered when |
 //! |---|---|---|
 //! | `carrier` | the Wi-Fi device goes down | payload arrives over LTE |
-//! | `silence` | Wi-Fi drops all packets, at an RTT of 150 ms; LTE was not used before | payload arrives over LTE |
+//! | `silence` | Wi-Fi drops all packets, at an RTT of 150 ms; no figure if LTE was in use before | payload arrives over LTE |
 //! | `silence of one with a standby` | the same, with LTE suspended | payload arrives over LTE |
 //! | `priority` | the first packet that suspends or resumes a link (MP_PRIO) is lost | it is sent again |
 //! | `killed` | the daemon is killed with `kill -9` and started again | it manages the connection |

@@ -2,7 +2,7 @@
 //!
 //! 1. Each connection is a real kernel connection to nginx, which keeps it open. All but a hundred have received
 //!    one small response and are idle. The hundred read a long response slowly, at [`RATE_PER_CONNECTION`].
-//! 2. Memory is measured when all connections are open, CPU during [`MEASURE_TIME`] from then on.
+//! 2. CPU is measured during [`MEASURE_TIME`], which begins [`SETTLE_TIME`] after the readers were started; memory at its end.
 
 use std::io;
 use std::sync::Mutex;

@@ -3,8 +3,8 @@
 //!
 //! 1. It uses plain veth pairs: the number of clients is the load, not the links.
 //! 2. Two hundred players read at [`PLAYBACK_RATE`]; none may stall or get wrong bytes.
-//! 3. Six hundred clients send a request and do not read: windows fill up to the memory limit, and further requests
-//!    are answered with 503.
+//! 3. Six hundred clients send a request and do not read: their windows (the data that the proxy reads ahead) fill up to the memory limit,
+//!    and further requests are answered with 503.
 //! 4. One player reads, pauses, and reads on to the end; every byte must be correct.
 
 use std::io;
@@ -194,7 +194,7 @@ fn add_memory_row(report: &mut ProxyReport, case: &str, memory: u64) {
 const PLAYBACK_RATE: Bitrate = Bitrate::from_mbps(2);
 const PLAYERS: u32 = 200;
 const IDLE_CLIENTS: u32 = 600;
-/// Our choice: long enough for windows to fill and for links to be measured.
+/// Our choice: long enough for the proxy's windows to fill and for links to be measured.
 const PLAY_TIME: Duration = Duration::from_secs(15);
 const IDLE_TIME: Duration = Duration::from_secs(5);
 /// Memory of the program itself, its certificates and its accounting in MB, besides data that waits for players.

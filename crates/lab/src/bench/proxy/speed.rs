@@ -18,7 +18,7 @@ use crate::runner::command::notice;
 use crate::server::{TempDir, find_program};
 use crate::{LabError, Payload};
 
-/// The program that downloads the file.
+/// What is measured; the client of the proxy and of nginx is curl.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum SpeedClient {
     Proxy,

@@ -8,7 +8,7 @@
 //!    would have if each had its best relay for itself.
 //! 3. γ is an edge's rate divided by the best rate that it could have through any of its relays (BASS section
 //!    V-B.2), whether or not those have capacity for all edges. γ of the best plan is reported beside marline's:
-//!    the same search, continued until it is proved or [`PROOF_WORK`] is used up.
+//!    the same search, continued until it is proved or [`PROOF_WORK_LIMIT`] is used up.
 //! 4. Values are means over the fleets, with their standard deviation.
 
 use marline_core::assign::{Instance, Matching, Solver, bass_algorithm_1, bass_random};

@@ -128,9 +128,10 @@ impl RunConfig {
 /// RTTs in milliseconds where the paper gives none (section 4: one server on the campus network).
 pub(super) const DEFAULT_RTTS_MS: [u64; 2] = [30, 60];
 
-/// Files up to this size are not scaled: those of section 5 are short enough, and κ is a megabyte.
+/// Files up to this size are not scaled: those of section 5 are short enough, and κ (the bytes over Wi-Fi before LTE may join) is a
+/// megabyte.
 const UNSCALED_BELOW: DataSize = DataSize::from_bytes(20_000_000);
-/// Our choice: forty packets, and a hundred milliseconds at 8 Mbit/s.
+/// Our choice: forty packets for Wi-Fi, and for LTE a hundred milliseconds at 8 Mbit/s.
 const WIFI_QUEUE: DataSize = DataSize::from_bytes(60_000);
 const LTE_QUEUE: DataSize = DataSize::from_bytes(100_000);
 /// Uplink of both links: enough for requests and ACKs.

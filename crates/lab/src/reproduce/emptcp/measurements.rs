@@ -26,7 +26,7 @@ pub(super) struct DownloadId {
     client: String,
     /// Congestion control of the server.
     congestion: String,
-    /// Repetition, from 0; also the seed of everything random.
+    /// Repetition, from 0; determines the seeds of everything random.
     run: usize,
 }
 

@@ -202,7 +202,7 @@ impl CaseRunner {
 
 /// A sparse file that is too large to be downloaded completely.
 const ENDLESS_FILE: &str = "endless";
-/// More than twice the time that any case needs (256 MB at 1 Mbit/s).
+/// More than one and a half times what any case needs (256 MB at 0.8 Mbit/s: 2560 s).
 const TIME_LIMIT: Duration = Duration::from_secs(4500);
 
 /// The testbed's variant for this client.

@@ -5,7 +5,8 @@
 //! 2. For every statement with a number: the paper's percentage (the middle of its range) and the measured one, for
 //!    each reading of eMPTCP that was run and for marline's policy. A statement that a configuration was chosen to
 //!    reproduce is marked.
-//! 3. For the timelines (figures 7, 9 and 12): every [`TIMELINE_STEP`]th point of the first repetition.
+//! 3. For the timelines (figures 7, 9 and 12): the first repetition, each row the mean rates of [`TIMELINE_STEP`] points and the energy at
+//!    their end.
 //! 4. The share of states in which the MDP's schedule uses LTE.
 //! 5. The clairvoyant's energy where it was computed, and by artefact ([`super::clairvoyant`]).
 

@@ -29,7 +29,7 @@ pub(super) struct PlaybackId {
     artefact: String,
     case: String,
     policy: String,
-    /// Repetition, from 0; also the seed of everything random.
+    /// Repetition, from 0; determines the seeds of everything random.
     run: usize,
 }
 

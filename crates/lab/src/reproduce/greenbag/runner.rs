@@ -51,7 +51,7 @@ pub(super) fn all_runs(figures: &[FigureCase]) -> Vec<(usize, usize, usize)> {
     figures.iter().enumerate().flat_map(items_of).collect()
 }
 
-/// Simulates everything; `tell` is called when all runs of a case are complete.
+/// Simulates everything; `report` is called when all runs of a case are complete.
 pub(super) fn simulate_all(figures: &[FigureCase], report: impl Fn(&FigureCase) + Sync) -> Vec<CaseResults> {
     run_all(figures, |figure, policy, seed| figure.runs[seed].simulate(policy, figure.wants_energy), report)
 }

@@ -1,4 +1,4 @@
-//! What Super-aggregation's figures were measured over, as worlds of the lab.
+//! The links and blackouts over which Super-aggregation's figures were measured, as topologies of the lab.
 //!
 //! | artefact | the paper's | here |
 //! |---|---|---|
@@ -16,7 +16,7 @@
 //!    `fast-fetch`: holes are filled from a replayed connection; those that it cannot reach in time are left to the sender.
 //!    `ranges` beside it is `early-ack` alone, the same holes filled by range requests: the paper publishes that form too, for
 //!    applications that can ask for ranges (§3.3, §8).
-//! 2. Connections last a minute at most instead of 100 s: three blackouts say what five do, in two thirds of the time.
+//! 2. The connections of `F6` last 60 s instead of 100 s, with about three blackouts instead of five.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use crate::accel::outages::{self, Outage};
 use crate::accel::topology::{CELL, PRIMARY};
 use crate::accel::{Contender, Medium, Stream, Topology};
 
-/// What is done in a cell.
+/// The traffic of a run.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) enum Workload {
     /// Downloads, with or without a program that assists them.
@@ -37,7 +37,7 @@ pub(super) enum Workload {
     UdpFlood(f64),
 }
 
-/// Contender does it, as tables name it.
+/// What is run at a point of a figure, and its name in tables.
 #[derive(Clone, PartialEq, Debug)]
 pub(super) struct Variant {
     pub(super) name: &'static str,
@@ -57,14 +57,14 @@ impl Variant {
         Self::new(contender.name(), Workload::Download(vec![Stream::new(secure)], contender))
     }
 
-    /// Plain TCP where nothing is lost and nothing dark.
+    /// Plain TCP without loss and blackouts.
     fn ideal(secure: bool) -> Self {
         let download = Workload::Download(vec![Stream::new(secure)], Contender::Plain);
         Self { without_faults: true, ..Self::new(IDEAL, download) }
     }
 }
 
-/// The way that is held beside others, as if there were no trouble.
+/// Name of the variant without loss and blackouts, with which the others are compared.
 pub(super) const IDEAL: &str = "ideal";
 
 /// One point of a figure.
@@ -78,11 +78,11 @@ pub(super) struct FigurePoint {
     pub(super) blackout_length: Option<Duration>,
     pub(super) variants: Vec<Variant>,
     pub(super) length: Duration,
-    /// From when on it counts.
+    /// Time from which on received bytes count.
     pub(super) counted_from: Duration,
     /// Times at which something changes, within the run: rates are reported for each part.
     pub(super) part_bounds: Vec<Duration>,
-    /// How often the sender is looked at.
+    /// How often TCP_INFO of the sender is sampled.
     pub(super) sample_interval: Duration,
 }
 
@@ -106,7 +106,7 @@ impl FigurePoint {
         self.blackout_length.map_or(Vec::new(), |length| outages::draw(u64::from(run) + 1, length, self.length))
     }
 
-    /// The links of one way in a run.
+    /// The links of one variant in a run.
     pub(super) fn world(&self, variant: &Variant, sender: Congestion, run: u32) -> Topology {
         let mut testbed = Topology {
             congestion: sender,
@@ -123,7 +123,7 @@ impl FigurePoint {
         testbed
     }
 
-    /// The last time at which the first link is there again by the case's own events.
+    /// When the primary link recovers for the last time, by the point's own events.
     pub(super) fn last_blackout_end(&self) -> Option<Duration> {
         let mut back = self
             .testbed
@@ -133,7 +133,7 @@ impl FigurePoint {
         back.next_back().map(|event| event.at)
     }
 
-    /// In a hurry: short, and blackouts where they fall into it.
+    /// The same for `--quick`: shorter, so that some runs have no blackout.
     pub(super) fn quick(mut self) -> Self {
         if self.part_bounds.is_empty() {
             self.length = self.length.min(SECONDS(if self.blackout_length.is_some() { 20 } else { 6 }));
@@ -144,7 +144,7 @@ impl FigurePoint {
 }
 
 const SECONDS: fn(u64) -> Duration = Duration::from_secs;
-/// Where several points are measured (§6.2: 50 ms is representative; figures 5(c), 6(b), 7(c)).
+/// RTTs in milliseconds of the figures over several RTTs (§6.2: 50 ms is representative; figures 5(c), 6(b), 7(c)).
 const RTTS: [u64; 4] = [50, 100, 150, 200];
 
 fn wifi_testbed(preset: &'static str) -> Topology {

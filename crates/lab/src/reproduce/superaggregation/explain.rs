@@ -1,6 +1,6 @@
-//! Why a published gain does not come back, by what the sender's TCP_INFO and the links showed.
+//! Why a published gain is not reproduced, according to the sender's TCP_INFO and the counters of the links.
 //!
-//! In: figures of the paper's form and of plain TCP. Out: sentences, or none if nothing was seen.
+//! From the results of the paper's form of a mechanism and of plain TCP it makes a sentence, or none without such results.
 //!
 //! 1. The sentences are about this run's numbers: each is said only where its number was seen.
 //! 2. Where no sentence fits, the numbers themselves stand there.
@@ -22,7 +22,7 @@ pub(super) struct ExplainInput<'a> {
     pub(super) plain_ideal_percent: Option<f64>,
 }
 
-/// From here on plain TCP is near the ideal. Our choice: then no gain of the paper's size fits in between.
+/// From this share of the ideal on plain TCP is near it. Our choice: then no gain of the paper's size fits in between.
 const NEAR_IDEAL_PERCENT: f64 = 85.0;
 
 impl ExplainInput<'_> {
@@ -77,7 +77,7 @@ impl ExplainInput<'_> {
         ))
     }
 
-    /// What was to be done and never was.
+    /// The enabled mechanisms that were never active.
     fn inactive_reason(&self) -> Option<String> {
         let Workload::Download(_, contender) = &self.variant.work else { return None };
         if *contender == Contender::Plain {
@@ -133,7 +133,7 @@ mod tests {
         RunResult { tcp_info: Some(tcp), active, ..RunResult::default() }
     }
 
-    /// Of the paper's way of the first point.
+    /// The explanation of the second variant (`paper`) of the artefact's first point.
     fn why(artefact: &str, sender: Congestion, paper: &RunResult, plain: &RunResult, share: Option<f64>) -> String {
         let case = &cases(artefact)[0];
         let input = ExplainInput {

@@ -1,4 +1,4 @@
-//! One run of one way at one point, and what came of it.
+//! One run of one variant at one point of a figure, and its result.
 
 use std::fmt;
 use std::time::Duration;
@@ -52,35 +52,35 @@ pub(super) type PointMeasurement = measurement::Measurement<MeasurementPoint, Ru
 /// Figures of one run, as they are stored in `evidence/super/lab.jsonl`.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub(super) struct RunResult {
-    /// Why the figures should not be trusted.
+    /// Why the figures are unreliable; `None` if they are reliable.
     #[serde(default)]
     #[serde(alias = "suspect")]
     pub(super) unreliable_reason: Option<String>,
-    /// Goodput of all downloads together.
+    /// Goodput of all downloads together, from `FigurePoint::counted_from` on.
     pub(super) mbps: f64,
-    /// The same between the times at which something changes.
+    /// The same for each part of the run (`FigurePoint::part_bounds`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(alias = "parts")]
     pub(super) part_mbps: Vec<f64>,
     /// From the end of the last blackout to the first byte, in seconds.
     #[serde(default)]
     pub(super) resumed_s: Option<f64>,
-    /// Percent of the first link's air that ACKs took, where it is shared.
+    /// Percent of the primary link's airtime that ACKs took, if it is an 802.11 cell.
     #[serde(default)]
     #[serde(alias = "acks_air")]
     pub(super) ack_airtime_percent: Option<f64>,
     #[serde(default)]
     #[serde(alias = "tcp")]
     pub(super) tcp_info: Option<TcpSummary>,
-    /// What the accelerator did at one time at least.
+    /// Mechanisms of the accelerator that were active at some time.
     #[serde(default, deserialize_with = "present_names", skip_serializing_if = "Vec::is_empty")]
     #[serde(alias = "in_force")]
     pub(super) active: Vec<String>,
-    /// Why it left the flow alone, if it says so.
+    /// Why the accelerator left a flow alone or did not use a mechanism, if it reports that.
     #[serde(default)]
     #[serde(alias = "left_alone")]
     pub(super) inactive_reason: Option<String>,
-    /// What the sender said from time to time, for figures over time.
+    /// Samples of the sender's TCP_INFO, for figures over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(alias = "trace")]
     pub(super) tcp_samples: Vec<Sample>,
@@ -122,7 +122,7 @@ pub(super) struct TcpSummary {
     /// The smallest slow-start threshold, in segments; none: there was no reduction.
     #[serde(alias = "least_ssthresh")]
     pub(super) min_ssthresh: Option<u32>,
-    /// The middle congestion window.
+    /// Median congestion window, in segments.
     #[serde(alias = "cwnd")]
     pub(super) median_cwnd: u32,
     #[serde(alias = "most_backoff")]
@@ -147,7 +147,7 @@ impl TcpSummary {
     }
 }
 
-/// Measures it. The outer error is of the lab, the inner one of what was downloaded.
+/// Measures one run. The inner error is a failure of a download or of the accelerator, the outer one of the lab.
 pub(super) fn measure_point(
     case: &FigurePoint,
     variant: &Variant,
@@ -213,7 +213,7 @@ fn rounded(value: f64) -> f64 {
     (value * 1e3).round() / 1e3
 }
 
-/// Percent of the first link's time that what goes up took; none: it carried nothing.
+/// Percent of the primary link's airtime that packets of the client took; none: it carried nothing.
 fn ack_airtime_percent(emulation: &EmulationReport) -> Option<f64> {
     let link = emulation.links.first()?;
     let (up, both) = (link.uplink.airtime, link.uplink.airtime + link.downlink.airtime);

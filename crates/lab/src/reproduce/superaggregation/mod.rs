@@ -1,15 +1,14 @@
-//! `marline-lab reproduce super`: the evaluation of Super-aggregation (§2, §3, §6 and §8) again.
+//! `marline-lab reproduce super`: reproduces the evaluation of Super-aggregation (§2, §3, §6 and §8). It takes artefacts, senders and
+//! variants (`--clients`), and prints tables for people or result rows (`--json`).
 //!
-//! In: which artefacts, which senders, who. Out: tables for people, or rows in the form of every reproduction (`--json`).
-//!
-//! 1. Real time only: what is shown is what a stock kernel's sender does, with cubic, reno and BBR, and no model of it.
-//! 2. Plain TCP, `paper` and ours take turns within each run, with the same losses and blackouts; each cell is kept in
-//!    `evidence/super/lab.jsonl` as soon as it is done, and `--continue` goes on there. A cell that is measured again in a later
+//! 1. Real time only: the sender is that of a stock kernel, with cubic, reno and BBR, and not a model of it.
+//! 2. Plain TCP, `paper` and ours take turns within each run, with the same losses and blackouts; each cell (one variant in one run) is
+//!    stored in `evidence/super/lab.jsonl` as soon as it is done, and `--continue` resumes there. A cell that is measured again in a later
 //!    session is then compared with one of an earlier session, and perhaps of another build.
 //! 3. Several cells may be measured side by side (`--jobs`); which points with which senders, and how long that takes, is
 //!    [`plan`]'s.
 //! 4. `--quick` does every point once, with cubic alone and for some seconds.
-//! 5. What the accelerator cannot do is left out with a line that says so; the rest is measured all the same.
+//! 5. A variant whose accelerator does not start is left out with a line that says so; the others are measured.
 //! 6. The exit code is 1 if something else could not be measured.
 
 mod config;
@@ -40,14 +39,14 @@ use measurement::PointMeasurement;
 use plan::PlannedMeasurement;
 use rows::Results;
 
-/// What can be asked for.
+/// The artefacts that can be selected.
 const ARTEFACTS: [&str; 9] = ["F1", "F2a", "F2b", "F2c", "F5", "F6", "F7", "F8", "S8"];
-/// Repetitions (`issue`: five or more).
+/// Repetitions of each point.
 const RUNS: u32 = 5;
 /// What 30 Mbit/s carry in the longest run.
 const DOWNLOAD_SIZE: DataSize = DataSize::from_bytes(250_000_000);
 
-/// Does it, and gives the exit code.
+/// Runs the reproduction and returns the exit code.
 pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     let chosen = Selection::parse(&args.cases)?;
     let jobs = jobs(args)?;
@@ -118,7 +117,7 @@ pub(super) fn run(args: &ReproduceArgs) -> Result<u8, LabError> {
     Ok(code)
 }
 
-/// The artefacts that are asked for, and of them the points: `F6`, `F6 2s, 50ms` by its first words.
+/// The selected artefacts (`F6`) and points (`F6 2s, 50ms`, of which the first words suffice); empty: all.
 struct Selection(Vec<String>);
 
 impl Selection {
@@ -150,7 +149,7 @@ impl Selection {
         self.0.iter().filter(has_artefact).any(|name| is_point(name, case))
     }
 
-    /// What is to be measured, by whom.
+    /// The points to measure, with the selected variants.
     fn cases(&self, quick: bool, variants: &[String]) -> Result<Vec<FigurePoint>, LabError> {
         let named = |case: &FigurePoint| {
             // The account of §8 has the rates of two points.
@@ -170,13 +169,13 @@ impl Selection {
             all.retain(|case| !case.variants.is_empty());
         }
         match all.is_empty() {
-            true => Err(LabError::Spec("nothing is called so: see docs/benchmarks.md for points and ways".into())),
+            true => Err(LabError::Spec("no point or client has such a name; docs/benchmarks.md lists them".into())),
             false => Ok(all),
         }
     }
 }
 
-/// Whether a word names this point: its artefact, and its name's first words.
+/// Whether a selector names this point: its artefact, and the first words of its name.
 fn is_point(name: &str, case: &FigurePoint) -> bool {
     let remaining = name.strip_prefix(artefact_of(name)).unwrap_or_default().trim();
     artefact_of(name) == case.artefact && case.name.starts_with(remaining)
@@ -186,7 +185,7 @@ fn artefact_of(name: &str) -> &str {
     name.split(' ').next().unwrap_or_default()
 }
 
-/// So many cells at once.
+/// Number of cells to measure in parallel.
 fn jobs(args: &ReproduceArgs) -> Result<usize, LabError> {
     let max = usize::from(MAX_JOBS);
     match args.jobs.unwrap_or(1) {
@@ -197,7 +196,7 @@ fn jobs(args: &ReproduceArgs) -> Result<usize, LabError> {
     }
 }
 
-/// Does what the store does not have; gives all that it has then.
+/// Measures what is not stored yet, and returns all measurements.
 fn measure_all(
     items: &[Vec<PlannedMeasurement<'_>>],
     jobs: usize,

@@ -1,6 +1,6 @@
-//! What Super-aggregation says in numbers. Its figures are plots; these are the figures of its text.
+//! The numbers in the text of Super-aggregation. Its figures are plots without numbers.
 
-/// A sentence of the paper: an artefact's case (its beginning), who, what, the number.
+/// A number of the paper: for an artefact's case (the beginning of its name), a variant and a metric.
 pub(super) struct PaperStatement {
     artefact: &'static str,
     case: &'static str,
@@ -52,10 +52,10 @@ pub(super) const LIMITS: [&str; 5] = [
 
 /// Percent more than plain TCP; in `F1` more than Wi-Fi alone, in `F2a` more than TCP.
 pub(super) const GAIN: &str = "gain";
-/// Percent of what there is without trouble.
+/// Percent of the ideal: plain TCP without loss and blackouts, times the share of the time without a blackout.
 pub(super) const IDEAL_PERCENT: &str = "of ideal";
 
-/// What the paper says of this figure, and where.
+/// The paper's number for this figure, and its section.
 pub(super) fn paper_value(artefact: &str, case: &str, variant: &str, metric: &str) -> Option<(f64, &'static str)> {
     let fits = |statement: &&PaperStatement| {
         statement.artefact == artefact
@@ -66,7 +66,7 @@ pub(super) fn paper_value(artefact: &str, case: &str, variant: &str, metric: &st
     STATEMENTS.iter().find(fits).map(|statement| (statement.value, statement.section))
 }
 
-/// Whether the paper says a number of this point.
+/// Whether the paper has a number for this point.
 pub(super) fn has_statement(artefact: &str, case: &str) -> bool {
     STATEMENTS.iter().any(|statement| statement.artefact == artefact && is_case(case, statement.case))
 }

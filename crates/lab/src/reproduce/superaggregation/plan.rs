@@ -1,11 +1,10 @@
-//! What is measured with whom, and how long that takes.
-//!
-//! In: points, senders, repetitions. Out: what one worker does without a break, in its order; an estimate; what is left out.
+//! Which points are measured with which senders, in which order, and how long that takes. From points, senders and repetitions it makes the
+//! batches (each measured by one worker, in order), an estimate, and a list of what is left out.
 //!
 //! 1. cubic is measured at every point. Reno and BBR are where the paper's text has a number, and at the ends of each figure's
-//!    axis ([`ENDS`]): the points between them show nothing that cubic does not. Other points can be selected by name.
-//! 2. The ways of one point, sender and run follow each other, beginning with another one each time: whatever the machine does
-//!    meanwhile, it does to all of them. Everything else may go on beside them.
+//!    axis ([`END_POINTS`]): the points between them show nothing that cubic does not. Other points can be selected by name.
+//! 2. The variants of one point, sender and run follow each other, and each run begins with another one: a disturbance of the machine
+//!    affects all of them. Other batches may run in parallel.
 //! 3. Run by run, so that an early end has something of all.
 
 use std::time::Duration;
@@ -31,8 +30,8 @@ impl PlannedMeasurement<'_> {
     }
 }
 
-/// Points without a number in the text that are measured with every sender: what is lost, how long the way and the blackout are at
-/// their least and their most, and 3 %, up to which the paper's throughput stays (§6.5).
+/// Points without a number in the text that are measured with every sender: the smallest and the largest loss and RTT, and 3 % loss, up to
+/// which the paper's throughput stays (§6.5).
 const END_POINTS: [(&str, &str); 9] = [
     ("F2b", "2s, 50ms"),
     ("F2c", "0%, 50ms"),
@@ -45,7 +44,7 @@ const END_POINTS: [(&str, &str); 9] = [
     ("F7", "5%, 50ms"),
 ];
 
-/// Whether a point is measured with this sender; `is_named` by the user.
+/// Whether a point is measured with this sender; `is_selected`: whether the user has named the point.
 pub(super) fn is_measured(
     case: &FigurePoint,
     sender: Congestion,
@@ -55,7 +54,7 @@ pub(super) fn is_measured(
     sender == Congestion::Cubic || paper::has_statement(case.artefact, &case.name) || is_end() || is_selected(case)
 }
 
-/// What is to be done: each list is one worker's.
+/// The measurements of all runs: each inner list is measured by one worker, in its order.
 pub(super) fn measurement_batches<'a>(
     cases: &'a [FigurePoint],
     senders: &[Congestion],
@@ -72,7 +71,7 @@ pub(super) fn measurement_batches<'a>(
     (0..runs).flat_map(|run| pairs().map(move |(case, sender)| unit(run, case, sender))).collect()
 }
 
-/// The ways of a run, beginning with another one each time.
+/// The variants of a run, beginning with another one each time.
 fn rotated(variants: &[Variant], run: u32) -> impl Iterator<Item = &Variant> {
     let first = run as usize % variants.len().max(1);
     variants.iter().cycle().skip(first).take(variants.len())

@@ -1,8 +1,8 @@
 //! Cells to rows: medians of the runs, gains and shares of the ideal within each run, the paper's figures beside.
 //!
 //! 1. A gain is over plain TCP of the same run and sender; in `F1` over Wi-Fi alone.
-//! 2. The ideal is plain TCP without trouble, times the share of the time in which the link was there.
-//! 3. Where a published gain does not come back, the row of `gain` says why, by what the sender's TCP_INFO showed.
+//! 2. The ideal is plain TCP without loss and blackouts, times the share of the time without a blackout.
+//! 3. Where less than half of a published gain is measured, the row of `gain` says why, according to the sender's TCP_INFO and the links.
 
 use super::config::{FigurePoint, IDEAL, Variant};
 use super::energy::{self, ACK_SHARE, DOWNLOAD_MB};
@@ -43,7 +43,7 @@ impl Results<'_> {
         rows
     }
 
-    /// What one way brought, in the order of its runs.
+    /// The successful runs of a variant, in their order.
     fn good_runs(&self, case: &FigurePoint, sender: Congestion, variant: &Variant) -> Vec<NumberedRun<'_>> {
         let max = self.measurements.iter().map(|cell| cell.id.run + 1).max().unwrap_or(0);
         let value_of = |run| {
@@ -100,7 +100,7 @@ impl Results<'_> {
         rows
     }
 
-    /// Each cell's rate over that of another way in the same run.
+    /// Each cell's rate divided by that of another variant in the same run.
     fn ratios(
         &self,
         case: &FigurePoint,
@@ -206,7 +206,7 @@ impl Results<'_> {
     }
 }
 
-/// Whose rate gains are over.
+/// The variant that gains are relative to.
 fn baseline_variant(case: &FigurePoint) -> Option<&'static str> {
     let known = if case.artefact == "F1" { "wifi" } else { "plain" };
     case.variants.iter().map(|variant| variant.name).find(|name| *name == known)

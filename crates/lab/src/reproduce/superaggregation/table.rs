@@ -1,4 +1,4 @@
-//! Super-aggregation's figures for people: a line for each point, sender and way, a column for each thing that is measured.
+//! Super-aggregation's figures for people: a line for each point, sender and variant, a column for each metric.
 
 use crate::html_report::Table;
 use crate::results::ResultRow;

@@ -30,6 +30,7 @@ pub(super) struct BufferedPacket {
     pub(super) bytes: Vec<u8>,
     pub(super) timestamp: u32,
     pub(super) marker: bool,
+    /// When it arrived.
     pub(super) since: Instant,
 }
 
@@ -40,6 +41,7 @@ pub(super) struct AccessUnit {
     pub(super) last: u64,
     /// In the clock of the primary stream.
     pub(super) timestamp: u32,
+    /// When its last packet arrived.
     pub(super) since: Instant,
 }
 

@@ -79,14 +79,14 @@ pub struct MergeCounts {
     pub unplaced: u64,
     /// H.264 pictures of the base layer in the output, counted by the last packet of each.
     pub base_pictures: u64,
-    /// H.264 pictures of the enhancement layer in the output.
+    /// H.264 pictures of the enhancement layer in the output, counted in the same way.
     pub enhancement_pictures: u64,
 }
 
 /// Relation of the base-layer stream to the primary stream.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AlignmentState {
-    /// No base-layer packet has arrived for a while.
+    /// No base-layer packet has arrived in the last five seconds.
     NoData,
     /// No common payload was found yet.
     Searching,

@@ -52,7 +52,7 @@ impl StreamAligner {
         self.vote(pos, counterpart).then_some(counterpart)
     }
 
-    /// Records a packet of the base-layer stream. Returns its position in the primary stream.
+    /// Records a packet of the base-layer stream. Returns its position in the primary stream, under the same condition.
     pub(super) fn on_base_layer(&mut self, payload: &[u8], pos: StreamPos) -> Option<StreamPos> {
         let fingerprint = self.base_layer.insert(payload, pos)?;
         let counterpart = self.primary.find(fingerprint)?;
@@ -117,8 +117,7 @@ impl PayloadIndex {
     }
 }
 
-/// 64-bit FNV-1a (draft-eastlake-fnv). A keyed hash is not needed: both streams come from one server, which gains nothing by a
-/// collision.
+/// 64-bit FNV-1a (draft-eastlake-fnv). A keyed hash is not needed: a server gains nothing by a collision.
 fn fingerprint(payload: &[u8]) -> u64 {
     payload.iter().fold(0xcbf2_9ce4_8422_2325, |fingerprint, byte| {
         (fingerprint ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

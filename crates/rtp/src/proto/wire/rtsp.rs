@@ -1,7 +1,8 @@
 //! RTSP 1.0 messages (RFC 2326 sections 4 to 7), as far as a proxy between player and server needs them.
 //!
-//! [`Message::parse`] cuts a byte stream into whole messages; [`Message::to_bytes`] writes them again. Head and body have bounds, so
-//! that a peer cannot make this process buffer more. Headers keep their order, repetitions and text, and unknown ones pass.
+//! [`Message::parse`] cuts a byte stream into whole messages; [`Message::to_bytes`] writes them again. Head and body have bounds, so that a
+//! peer cannot make this process buffer more. Headers keep their order, repetitions and text, and unknown ones pass; only `Content-Length`
+//! is rewritten as the last one.
 //!
 //! The crate `rtsp-types` (0.1.3) was measured and not used, because a proxy must forward what it does not understand:
 //! - It parses the request URI by the rules of browsers and writes the normalized one: `rtsp://cam/a|b/../c` is sent on as
@@ -11,7 +12,7 @@
 //! - A bare line feed is part of a header's value, which lets a peer hide a header from us that a tolerant server obeys.
 //! - It has no bound on the size of head and body.
 
-/// Longest head in bytes: the limit that HTTP servers use.
+/// Longest head in bytes: a usual limit of HTTP servers.
 pub const MAX_HEAD: usize = 16 << 10;
 /// Longest body in bytes: many times the size of a session description.
 pub const MAX_BODY: usize = 64 << 10;
@@ -156,10 +157,10 @@ impl Message {
     }
 }
 
-/// Whether a server may receive this request twice with the effect of one: a command within a session that sets a state.
+/// Whether a server may receive this request twice with the effect of one: a command within a session that sets or reads a state.
 ///
-/// PLAY with a range is not repeatable, because the server starts again there or queues the range (RFC 2326 section 10.5). Nor are
-/// SETUP, which creates state, and RECORD.
+/// PLAY with a range other than `npt=now-` is not repeatable, because the server starts again there or queues the range (RFC 2326 section
+/// 10.5). Nor are SETUP, which creates state, and RECORD.
 pub fn is_repeatable(request: &Message) -> bool {
     let in_session = request.session_id().is_some();
     match request.method() {

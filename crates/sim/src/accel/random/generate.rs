@@ -131,7 +131,7 @@ fn secondary_link(rng: &mut RandomSource) -> LinkSpec {
     spec
 }
 
-/// None, each packet by itself, or in bursts; `max` in millionths.
+/// None, each packet by itself, or in bursts; `max` is the highest mean loss, in millionths.
 fn loss(rng: &mut RandomSource, max: f64) -> Loss {
     let ppm = |share: f64| Ratio::from_ppm(share as u32);
     match rng.below(4) {
@@ -243,9 +243,10 @@ const USUAL_MECHANISMS: [Mechanism; 5] = [
     Mechanism::OutageRevert,
     Mechanism::EarlyAck,
 ];
-/// One of so many histories without all of [`USUAL_MECHANISMS`] has it.
+/// Of the histories that do not use [`USUAL_MECHANISMS`], one in so many has `Mechanism::OutageRevert`.
 const OUTAGE_REVERT_PERIOD: u64 = 4;
 /// One of so many histories uploads.
 const UPLOAD_PERIOD: u64 = 6;
-/// Of all flows of a history together. Our choice: some ten thousand packets at most, some milliseconds.
+/// Of all flows of a history together; the random lengths of responses may double it. Our choice: some ten thousand packets, which take
+/// some milliseconds.
 const MAX_BYTES: u64 = 12_000_000;

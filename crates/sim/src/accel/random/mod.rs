@@ -6,18 +6,17 @@
 //!    or is killed, unexpected packets, ranges that fail.
 //! 2. The accelerator runs under [`ContractChecker`](crate::contract::ContractChecker), its log must replay, and the invariants of the
 //!    world must hold (see [`super`]).
-//! 3. The same scenario runs without an accelerator. A flow that ends there ends here, at most five seconds plus the
-//!    time of all outages later ([`Bounds`]). No wait for a byte is longer than the longest outage plus five seconds,
-//!    or than the longest wait without an accelerator plus five seconds.
-//! 4. The accelerator may reset a flow only if it had acknowledged bytes that had not arrived, and these could not be
-//!    fetched. A flow whose accelerator was killed while early-acked bytes were missing may never end: that is the
-//!    price of early ACK, and what it has received is still exact.
-//! 5. Of two runs that lose different packets, or just miss an outage, one may wait much longer without any
-//!    accelerator: a request that is lost a third time waits as long again. A flow that exceeds a bound of rule 3 is
-//!    therefore run again in neighboring scenarios, which lose other packets and whose outages come a little earlier or
-//!    later. It is a defect if the flow never ends, or if flows with an accelerator take so long clearly more often
-//!    than without: longer than the worst of sixteen plain ones allows, in more than twice as many of 64 scenarios.
-//!    Otherwise it is reported as a doubt.
+//! 3. The same scenario runs without an accelerator. A flow that ends there ends here, at most five seconds plus the time of all outages
+//!    later ([`Bounds`]). No wait for a byte is more than five seconds longer than the longest outage or the flow's longest wait without an
+//!    accelerator, whichever is longer.
+//! 4. The accelerator may reset a flow only if it had acknowledged bytes that had not arrived, and these could not be fetched (checked is
+//!    only that a mechanism which acknowledges early is enabled). A flow whose accelerator was killed while early-acked bytes were missing
+//!    may never end: that is the price of early ACK, and what it has received is still exact.
+//! 5. Of two runs that lose different packets, or just miss an outage, one may wait much longer without any accelerator: a request that is
+//!    lost a third time waits as long again. A flow that exceeds a bound of rule 3 is therefore run again in neighboring scenarios, which
+//!    lose other packets and whose outages come a little earlier or later. It is a defect if the flow never ends although it ends in all
+//!    plain runs, or if flows with an accelerator take so long clearly more often than without: longer than the worst of sixteen plain ones
+//!    allows, in more than twice as many of 64 scenarios. Otherwise it is reported as a doubt.
 //!
 //! There is no bound on the ratio of both times: it would mean nothing for a short flow, and too much for a long one.
 
@@ -75,7 +74,7 @@ pub struct Bounds {
 }
 
 impl Default for Bounds {
-    /// Five seconds each: the floor.
+    /// Five seconds each.
     fn default() -> Self {
         Self { max_delay: Duration::from_secs(5), max_stall: Duration::from_secs(5) }
     }
@@ -204,7 +203,7 @@ fn compare(
     }
 }
 
-/// Our choice: milliseconds by which a flow may well meet an outage that it had missed.
+/// Largest shift of an outage in either direction, in milliseconds. Our choice: enough that a flow which just missed an outage meets it.
 const MAX_SHIFT_MS: u64 = 2000;
 /// Our choice: enough that a wait which plain TCP has in one of ten runs is nearly always seen.
 const NEIGHBORS: u64 = 16;
@@ -214,8 +213,8 @@ const CONFIRMING_RUNS: u64 = 64;
 /// of ten cases; with the two stages before, in one of some hundred.
 const MAX_FREQUENCY_RATIO: usize = 2;
 
-/// How much faster the flows of a history were in total: the sum of their times without the accelerator over that with
-/// it.
+/// How much faster the flows of a history were in total: the sum of their times without the accelerator over that with it. None if a flow
+/// did not end.
 pub fn speedup(report: &Report, scenario: &Scenario) -> Option<f64> {
     let time = |outcome: &Outcome| -> Option<f64> {
         let each = outcome.flows.iter().zip(&scenario.flows);

@@ -426,13 +426,14 @@ pub(super) fn needs_origin(mechanism: Mechanism) -> bool {
     matches!(mechanism, Mechanism::EarlyAck | Mechanism::FreezeInFlight | Mechanism::FastFetch)
 }
 
-/// Our choice: more than this at one instant means that it never ends.
+/// Steps at one instant. Our choice: more than this means that the scenario makes no progress.
 const MAX_SPINS: u32 = 100_000;
 /// Defects that are kept of a scenario.
 const MAX_DEFECTS: usize = 8;
 /// How often it is checked whether all flows are over.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
-/// Our choice: probes every 20 ms for ten seconds during an outage, then fewer; and some more.
+/// Wake-ups of the accelerator by its deadline during [`IDLE_TIME`]. Our choice: probes every 20 ms for ten seconds during an outage are
+/// 500, then they become rarer; the rest is margin.
 const MAX_IDLE_TICKS: u64 = 2500;
-/// Our choice: longer than any pause after which a flow may still continue.
+/// How long the simulation continues after the last flow's end. Our choice: longer than any pause after which a flow may still continue.
 const IDLE_TIME: Duration = Duration::from_secs(1200);

@@ -35,10 +35,10 @@ pub struct Outcome {
     pub defects: Vec<String>,
     /// How often there was each output, by its name.
     pub outputs: BTreeMap<&'static str, u64>,
-    /// IP bytes that were sent over the secondary link.
+    /// IP bytes that the client has sent over the secondary link.
     pub secondary_up: u64,
     /// Bytes that were fetched.
     pub fetched: u64,
-    /// When the last flow was over.
+    /// When all flows were over (checked every half second), or the scenario's limit was reached.
     pub ended: Instant,
 }

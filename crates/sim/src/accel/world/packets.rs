@@ -136,7 +136,7 @@ impl World {
         else {
             return false;
         };
-        // A real kernel sets PSH on the last bytes of an application.
+        // On a host, packets with PSH are not held. A real kernel sets PSH on the last bytes of an application.
         if !segment.seqs.is_empty() {
             return false;
         }

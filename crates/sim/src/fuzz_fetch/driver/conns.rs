@@ -34,7 +34,9 @@ pub(super) struct PendingResponse {
     pub(super) req: ReqId,
     pub(super) range: RequestRange,
     pub(super) if_range: Option<Validator>,
+    /// Rest of the body; `None` until the head was sent.
     pub(super) remaining_body: Option<ByteRange>,
+    /// Bytes that the machine still accepts; `None` without a limit.
     pub(super) remaining_accepted: Option<u64>,
     pub(super) is_accepted: bool,
     pub(super) closes_connection: bool,

@@ -1,8 +1,8 @@
 //! The machine's outputs, executed by the kernel model: polls, joins, priorities, removals.
 //!
-//! Polls and commands are answered at once, as the kernel does over netlink; the effect of a join or an MP_PRIO
-//! follows later. Commands about objects that were never reported, or were reported as gone, are refused and
-//! recorded as invalid. Exception: a subflow may disappear while a command about it is in transit.
+//! Polls and commands are answered at once, as the kernel does over netlink; the effect of a join or an MP_PRIO follows later. Commands
+//! about objects that were never reported are refused and recorded as invalid. Those about objects that are gone are only refused, since a
+//! subflow may disappear while a command about it is in transit.
 
 use marline_core::paths::{CloseReason, Command, CommandError, CommandId, ConnId, Input, Output, SubflowId};
 use marline_core::units::Instant;

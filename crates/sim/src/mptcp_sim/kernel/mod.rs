@@ -503,7 +503,7 @@ fn conn_id(index: usize) -> ConnId {
 
 /// Interval of reporting interface counters (duty 6 in core/paths/event.rs).
 const COUNTER_INTERVAL: Duration = Duration::from_secs(1);
-/// Initial retransmission timeout of a SYN.
+/// Retransmission timeout of a SYN: it doubles for joins and is constant for the first subflow.
 const SYN_TIMEOUT: Duration = Duration::from_secs(1);
 /// RTT of a link without delay.
 const MIN_RTT: Duration = Duration::from_micros(200);

@@ -6,7 +6,7 @@
 //! 1. After a loss, the window is a cubic function of time. It reaches its old size after K seconds and grows
 //!    faster before and after that.
 //! 2. It never grows more slowly than a Reno flow with the same multiplicative decrease (RFC 9438 §4.3).
-//! 3. Fast convergence: a flow with a loss below its old window reduces a little more, to leave capacity to others
+//! 3. Fast convergence: after a loss below the old window, the plateau is lower than the window at the loss, to leave capacity to others
 //!    (§4.7).
 //! 4. Pauses do not count (§4.2; as in Linux, the start of the epoch is moved by the pause).
 //!
@@ -24,7 +24,7 @@ use super::hystart::{AckSample, HyStart};
 pub(super) struct Cubic {
     hystart: HyStart,
     min_rtt: Option<Duration>,
-    /// Window at the last loss, in segments.
+    /// Window at the last loss, in segments; less than that with fast convergence.
     w_max: u32,
     epoch: Option<Epoch>,
 }
@@ -145,7 +145,7 @@ const RENO_ACKS_PER_SEGMENT: f64 = 15.0 / 8.0;
 const MAX_STEP_WITHOUT_W_MAX: f64 = 20.0;
 /// Linux recomputes at most 32 times per second for the same window.
 const RECOMPUTE_INTERVAL: Duration = Duration::from_micros(31_250);
-/// Linux ignores RTT samples within one second after a loss.
+/// Linux ignores RTT samples in the first second of an epoch, which begins with the first growth after a loss.
 const RTT_IGNORED_AFTER_LOSS: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

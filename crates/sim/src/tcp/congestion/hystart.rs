@@ -3,10 +3,10 @@
 //! It uses the times and the RTTs of ACKs.
 //!
 //! 1. A round ends when everything that was in flight at its start has been acknowledged.
-//! 2. ACK train: ACKs with gaps of at most 2 ms, since the start of the round, for longer than half of the minimum
-//!    RTT (plus at most 1 ms, the duration of one burst of the sender).
-//! 3. Delay increase: the minimum of a round's first eight RTTs exceeds the minimum RTT by an eighth, at least by 4
-//!    ms and at most by 16 ms.
+//! 2. ACK train: ACKs with gaps of at most 2 ms, since the start of the round, for longer than half of the minimum RTT plus 1 ms (the
+//!    longest burst of the sender).
+//! 3. Delay increase: after eight RTTs of a round, the minimum of all its RTTs so far exceeds the minimum RTT of the connection by an
+//!    eighth, at least by 4 ms and at most by 16 ms.
 //! 4. Nothing is measured with a window below 16 segments.
 //!
 //! Both criteria and all constants are those of Linux's CUBIC, which differ from the paper's and from RFC 9406's.

@@ -33,7 +33,7 @@ pub enum Algorithm {
 pub(crate) struct Congestion {
     /// Congestion window: limit of the segments in flight.
     pub(crate) cwnd: u32,
-    /// Slow-start threshold in segments; `u32::MAX` before the first loss.
+    /// Slow-start threshold in segments; `u32::MAX` until the first loss or until HyStart ends slow start.
     pub(crate) ssthresh: u32,
     state: CongestionState,
     /// Segments acknowledged since the window last grew by one.
@@ -106,7 +106,7 @@ impl Congestion {
     }
 
     /// Sending restarts after a pause with nothing in flight. `idle_timeouts` is the length of the pause in RTOs;
-    /// the window is halved for each of them (RFC 5681 §4.1).
+    /// the window is halved for each of them, at most to the initial window (RFC 2861).
     pub(crate) fn on_restart(&mut self, now: Instant, idle_time: Duration, idle_timeouts: u32) {
         if idle_timeouts > 0 {
             self.ssthresh = self.ssthresh.max(self.cwnd / 4 * 3);
