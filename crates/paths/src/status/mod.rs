@@ -1,6 +1,6 @@
 //! Status of `marline paths` as the control socket sends it and `status`, `watch` and `explain` print it.
 //!
-//! It combines a [`Snapshot`] of the driver, the policy's state of radios and budgets, and the options of the run
+//! It combines a snapshot of the driver, the policy's state of radios and budgets, and the options of the run
 //! ([`RunInfo`]) into JSON that reads back as the same values.
 //!
 //! 1. Names contain their unit, as everywhere in JSON (`docs/json.md`). `None` means "unknown" or "never", never
