@@ -156,7 +156,7 @@ mod tests {
             &["replay", "log", "--config", "f"],
             &["--config", "f", "run", "--", "true"],
             &["relay", "status", "--config", "f"],
-            &["fleet", "status", "--config", "f"],
+            &["fleet", "status", "--fleet", "https://fleet.test", "--certificate", "c.pem", "--config", "f"],
         ] {
             let message = parse(args).config().unwrap_err().message.unwrap();
             assert!(message.contains("reads no configuration file"), "{args:?}: {message}");
