@@ -214,7 +214,8 @@ fn run(dir: &Path, name: &str, args: &str) -> (Value, Vec<String>, Vec<f64>) {
          sleep 1; kill -INT $!; wait $!"
     );
     let exe = std::env::current_exe().unwrap();
-    let serving = format!("{} rtsp_server_if_selected_by_the_environment --exact --nocapture", exe.display());
+    let serving =
+        format!("{} accel_rtp::rtsp_server_if_selected_by_the_environment --exact --nocapture", exe.display());
     let mut command = Command::new("timeout");
     command.args(["90", common::LAB, "exec", "--link", "wlan0,rate=20Mbit/s,rtt=20ms"]);
     command.args(["--link", "wwan0,rate=3Mbit/s,up=400kbit/s,rtt=80ms", "--server", &serving]);
