@@ -41,7 +41,7 @@ use crate::name::suggest_name;
 pub async fn run(batch: Batch, observer: &mut dyn BatchObserver) -> Result<(), DownloadError> {
     let Batch { settings, files, parallel, skip_completed, max_time } = batch;
     let started = std::time::Instant::now();
-    let shared = Rc::new(BatchContext::new(settings, &files, (max_time, skip_completed), observer)?);
+    let shared = Rc::new(BatchContext::new(settings, &files, (max_time, skip_completed), started, observer)?);
     let mut runner = BatchDriver::new(shared, files, parallel, started, observer);
     // The time limit counts from the call, so it can expire even before the first download starts.
     let mut signals: Vec<Signal> = [SignalKind::interrupt(), SignalKind::terminate()]
@@ -87,6 +87,8 @@ struct BatchDriver<'a> {
     urls: Vec<String>,
     machine: RecordedMachine<scheduler::Batch, scheduler::Config>,
     started_at: std::time::Instant,
+    /// Whether the first poll has started its downloads; those that start later have waited in the queue.
+    is_begun: bool,
     active: VecDeque<ActiveDownload>,
     /// Names of the interfaces, and whether the link has a data budget. The index is the scheduler's link ID.
     links: Vec<(String, bool)>,
@@ -136,6 +138,7 @@ impl<'a> BatchDriver<'a> {
             urls,
             machine,
             started_at: started,
+            is_begun: false,
             active: VecDeque::new(),
             links: Vec::new(),
             observer,
@@ -163,7 +166,7 @@ impl<'a> BatchDriver<'a> {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.apply_decisions();
-            self.has_new_decisions = false;
+            (self.is_begun, self.has_new_decisions) = (true, false);
             // Rotated, so that no download is always the first to use up a shared rate limit.
             self.active.rotate_left(usize::from(!self.active.is_empty()));
             let mut ended = Vec::new();
@@ -263,7 +266,9 @@ impl<'a> BatchDriver<'a> {
         let target_path = self.target_paths.get(id).cloned().flatten();
         let control: Rc<RefCell<DownloadControl>> = Rc::default();
         control.borrow_mut().file_name = display_name(target_path.as_deref());
-        let running = download(Rc::clone(&self.shared), id, file, target_path, Rc::clone(&control));
+        // A file that has not waited for others also waited for the links to be found.
+        let started = if self.is_begun { std::time::Instant::now() } else { self.started_at };
+        let running = download(Rc::clone(&self.shared), id, file, target_path, Rc::clone(&control), started);
         self.active.push_back(ActiveDownload { id, future: Box::pin(running), control });
     }
 
@@ -405,3 +410,85 @@ fn display_name(target_path: Option<&Path>) -> String {
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// A message about a link is not repeated within this time.
 const MESSAGE_REPEAT_TIME: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+
+    use marline_core::fetch::Config;
+
+    use super::super::request::{CookieFiles, Credentials, EnergyOptions, MirrorUrl, Settings};
+    use super::super::{ConnectOptions, Digests, Links};
+    use super::*;
+
+    /// Collects the reports of the files, in the order in which they end.
+    #[derive(Default)]
+    struct ReportObserver(Vec<Report>);
+
+    impl BatchObserver for ReportObserver {
+        fn on_progress(&mut self, _: &BatchProgress) {}
+        fn on_message(&mut self, _: Option<&str>, _: &str) {}
+        fn on_file_ended(&mut self, ended: FileResult) {
+            self.0.push(ended.result.unwrap());
+        }
+    }
+
+    /// The port of a server that sends the same file in response to each request.
+    fn start_server() -> u16 {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                std::thread::spawn(move || {
+                    let _ = stream.read(&mut [0; 4096]);
+                    let _ =
+                        stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello");
+                });
+            }
+        });
+        port
+    }
+
+    #[test]
+    fn times_count_from_the_start_of_the_batch_or_after_the_wait_in_its_queue() {
+        let settings = Settings {
+            links: Links::Named(Vec::new()),
+            config: Config::default(),
+            credentials: Credentials::default(),
+            ca_file: None,
+            rate_limit: None,
+            energy: EnergyOptions::default(),
+            mptcp: false,
+            connect_options: ConnectOptions::default(),
+            cookie_files: CookieFiles::default(),
+            use_remote_time: false,
+        };
+        let (dir, port) = (tempfile::tempdir().unwrap(), start_server());
+        let file = |name: &str| FileRequest {
+            mirrors: vec![MirrorUrl::from_user(format!("http://127.0.0.1:{port}/{name}").parse().unwrap())],
+            target: Target::File(dir.path().join(name)),
+            digests: Digests::default(),
+            decision_log: None,
+        };
+        let files = vec![file("first"), file("second")];
+        let mut observer = ReportObserver::default();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            // As if finding the links had taken this long.
+            let started = std::time::Instant::now().checked_sub(FIND_TIME).unwrap();
+            let shared = BatchContext::new(settings, &files, (None, false), started, &mut observer).unwrap();
+            let mut runner = BatchDriver::new(Rc::new(shared), files, 1, started, &mut observer);
+            poll_fn(|cx| runner.poll(cx)).await;
+        });
+        let includes_find_time = |report: &Report| {
+            let of_link = &report.links[0];
+            [Some(report.seconds), of_link.first_byte_s, of_link.last_byte_s]
+                .map(|time| time.unwrap() >= FIND_TIME.as_secs_f64())
+        };
+        let included: Vec<_> = observer.0.iter().map(includes_find_time).collect();
+        assert_eq!(included, [[true; 3], [false; 3]]);
+    }
+
+    const FIND_TIME: Duration = Duration::from_secs(20);
+}

@@ -30,7 +30,8 @@ use super::request::{DownloadObserver, FileRequest, Target};
 use super::url_table::UrlTable;
 use crate::store::{self, CompletedFile, Store};
 
-/// Downloads one file, the `id`th of its batch, to `target_path` (none: standard output).
+/// Downloads one file, the `id`th of its batch, to `target_path` (none: standard output). The times in its report count
+/// from `started`.
 ///
 /// # Errors
 /// See [`DownloadError`]. Received bytes are kept where a later run can resume from them.
@@ -40,8 +41,8 @@ pub(super) async fn download(
     file: FileRequest,
     target_path: Option<PathBuf>,
     control: Rc<RefCell<DownloadControl>>,
+    started: std::time::Instant,
 ) -> Result<Report, DownloadError> {
-    let started = std::time::Instant::now();
     let mut observer = ObserverBuffer(Rc::clone(&control));
     let url = file.mirrors.first().map(|mirror| mirror.url.clone()).ok_or(DownloadError::NoUrl)?;
     let uplinks = shared.uplinks_for(&url)?;

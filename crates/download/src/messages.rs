@@ -68,14 +68,32 @@ pub(super) fn notice_message(
             "{}: bytes {} to {} do not match their digest; this mirror is no longer used",
             url(mirror),
             span.start,
-            span.end
+            span.end.saturating_sub(1)
         ),
         Notice::DigestMismatch { range: span, mirror: None } => {
-            format!("bytes {} to {} do not match their digest and are fetched again", span.start, span.end)
+            let last = span.end.saturating_sub(1);
+            format!("bytes {} to {last} do not match their digest and are fetched again", span.start)
         }
         Notice::FileChanged => "the file has changed on the server: starting again".to_owned(),
         Notice::LinkMirrorSwitched { link, previous, reason: why } => {
             format!("{}: link {} switches to the next mirror, {why}", url(previous), name(link))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use marline_core::fetch::ByteRange;
+
+    use super::*;
+
+    #[test]
+    fn a_digest_mismatch_names_the_first_and_the_last_byte() {
+        let url_table = UrlTable::new(&"https://a.example/f".parse().unwrap(), &[], None);
+        for (mirror, prefix) in [(None, ""), (Some(UrlId(0)), "https://a.example/f: ")] {
+            let notice = Notice::DigestMismatch { range: ByteRange::new(1000, 2000), mirror };
+            let message = notice_message(&notice, &[], &url_table, |_| None);
+            assert!(message.starts_with(&format!("{prefix}bytes 1000 to 1999 do not match")), "{message}");
         }
     }
 }

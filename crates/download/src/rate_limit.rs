@@ -57,9 +57,10 @@ pub(super) struct RateLimiter {
 }
 
 impl RateLimiter {
-    pub(super) fn new(all: Option<Bitrate>) -> Self {
+    /// No download's clock may start before `epoch`.
+    pub(super) fn new(all: Option<Bitrate>, epoch: std::time::Instant) -> Self {
         let all = all.map(|rate| Rc::new(RefCell::new(TokenBucket::new(rate))));
-        Self { epoch: std::time::Instant::now(), total: all, links: Rc::default() }
+        Self { epoch, total: all, links: Rc::default() }
     }
 
     /// The limits for a download, whose clock starts at `started`.
@@ -144,7 +145,7 @@ mod tests {
 
     #[test]
     fn two_downloads_share_one_limit() {
-        let limiter = RateLimiter::new(Some(Bitrate::from_mbps(8)));
+        let limiter = RateLimiter::new(Some(Bitrate::from_mbps(8)), std::time::Instant::now());
         let profile = LinkProfile {
             rate_limit: Some(Bitrate::from_mbps(4)),
             ..LinkProfile::new("w", marline_core::link::LinkKind::Wifi)

@@ -78,7 +78,7 @@ pub struct LinkProgress {
 }
 
 /// Result of a download, as printed by `--json`. Rates are in Mbit/s of body bytes, times in seconds from the start
-/// of the command.
+/// of the download.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Version of these fields: [`SCHEMA`].
@@ -87,8 +87,9 @@ pub struct Report {
     pub url: String,
     /// The file's size in bytes.
     pub bytes: u64,
-    /// Time from the start of the run, before links are enumerated, until the last byte was written to the file or
-    /// consumed by a stream's reader. Checksum, fsync and renaming are not included.
+    /// Time from the start of the download until the last byte was written to the file or consumed by a stream's reader.
+    /// A download starts with the run, before links are enumerated, or when it has waited in the queue of its batch.
+    /// Checksum, fsync and renaming are not included.
     pub seconds: f64,
     /// `bytes` without `resumed_bytes`, divided by `seconds`.
     pub goodput_mbps: f64,

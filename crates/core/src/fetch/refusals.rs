@@ -181,8 +181,8 @@ pub(super) fn wait_for_busy_server(transfers: &mut Transfers, link_id: LinkId, h
 }
 
 /// A range request was refused with a status that concerns the resource. Some servers send such a status because of the
-/// Range field, so the first one of a download is checked by one request without a range. Returns true if that request
-/// is sent or in progress on the link.
+/// Range field, so the first one of a download is checked by one request without a range, and again the first one after
+/// the download has begun again with another mirror. Returns true if that request is sent or in progress on the link.
 pub(super) fn check_without_range(transfers: &mut Transfers, id: ReqId, link_id: LinkId, status: u16) -> bool {
     let is_ranged = transfers.reqs.get(&id).is_some_and(|req| req.range_requested != RequestRange::Full);
     let is_login = matches!(status, 401 | 407 | 511);

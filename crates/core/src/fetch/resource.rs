@@ -18,7 +18,8 @@ pub(super) struct Resource {
     pub(super) pending: PendingResponses,
     /// Form of the first request while the resource is not identified.
     pub(super) initial_request: InitialRequest,
-    /// A refusal was checked by a request without a Range field, which happens once per download.
+    /// A refusal was checked by a request without a Range field, which happens once until the download begins again with
+    /// another mirror.
     pub(super) rechecked_without_range: bool,
     /// The initial request for `bytes=0-`; see `first_request`.
     pub(super) first_request: Option<ReqId>,
@@ -95,7 +96,22 @@ impl Resource {
         self.validators = Validators::default();
         self.pending.forget();
         self.initial_request = InitialRequest::Range;
+        self.rechecked_without_range = false;
         self.first_request = None;
         self.single_response_link = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_by_another_mirror_is_checked_again() {
+        let mut resource = Resource::new(None);
+        resource.rechecked_without_range = true;
+        resource.initial_request = InitialRequest::SmallRange;
+        resource.forget_mirror();
+        assert!(!resource.rechecked_without_range && resource.initial_request == InitialRequest::Range);
     }
 }

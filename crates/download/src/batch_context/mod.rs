@@ -53,10 +53,12 @@ pub(super) struct BatchContext {
 }
 
 impl BatchContext {
+    /// `started`: when the batch was started.
     pub(super) fn new(
         settings: Settings,
         files: &[FileRequest],
         (max_time, skip_completed): (Option<Duration>, bool),
+        started: std::time::Instant,
         observer: &mut dyn BatchObserver,
     ) -> Result<Self, DownloadError> {
         let mut trust = TlsContext::new(settings.ca_file.as_deref());
@@ -91,7 +93,7 @@ impl BatchContext {
             uplinks.require_unmetered()?;
         }
         let is_single = files.len() < 2;
-        let rate_limiter = RateLimiter::new(settings.rate_limit);
+        let rate_limiter = RateLimiter::new(settings.rate_limit, started);
         let (context, links) = if is_single {
             (None, Some(uplinks))
         } else {

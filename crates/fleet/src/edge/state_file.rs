@@ -42,14 +42,18 @@ impl StateFile {
         Self { path: path.to_owned() }
     }
 
-    /// The saved state and its age; `None`: there is no valid file.
+    /// The saved state and its age; `None`: there is no valid file. If the clock was set back to a time before the state was saved, its
+    /// age is unknown: then the rates count as too old to be fresh, and the age is zero.
     pub fn read(&self) -> Option<(PersistedState, Duration)> {
         let is_short = std::fs::metadata(&self.path).is_ok_and(|meta| meta.len() <= MAX_LEN);
         let text = std::fs::read_to_string(&self.path).ok().filter(|_| is_short)?;
         match serde_json::from_str::<StateFileContents>(&text) {
-            Ok(StateFileContents { version: 1, saved_unix_s, state: known }) => {
-                let age = UtcSeconds::now().since_epoch().saturating_sub(Duration::from_secs(saved_unix_s));
-                Some((known, age))
+            Ok(StateFileContents { version: 1, saved_unix_s, state: mut known }) => {
+                let age = UtcSeconds::now().since_epoch().checked_sub(Duration::from_secs(saved_unix_s));
+                if age.is_none() {
+                    known.expire_rates();
+                }
+                Some((known, age.unwrap_or_default()))
             }
             Ok(_) => None,
             Err(error) => {
@@ -172,6 +176,26 @@ mod tests {
         for damaged in ["", "{}", "{\"version\":2,\"saved_unix_s\":0,\"known\":{}}"] {
             std::fs::write(&path, damaged).unwrap();
             assert!(file.read().is_none(), "{damaged}");
+        }
+    }
+
+    #[test]
+    fn if_the_clock_was_set_back_rates_are_too_old_to_be_fresh() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = StateFile::new(&dir.path().join("edge.json"));
+        let relay = serde_json::json!({"relay": "fra", "addresses": ["fra.example:4443"], "rate_bps": 8_000_000, "rate_age_s": 10});
+        let state = serde_json::json!({"relays": [relay], "probed_bytes": 1000, "probed_age_s": 10});
+        for (saved_after, rate_age_s) in [(0, 10), (3600, 30 * 60)] {
+            let saved_unix_s = UtcSeconds::now().since_epoch().as_secs() + saved_after;
+            let text = serde_json::json!({"version": 1, "saved_unix_s": saved_unix_s, "state": state.clone()});
+            std::fs::write(&file.path, text.to_string()).unwrap();
+            let (read, age) = file.read().unwrap();
+            assert_eq!((read.relays[0].rate_age_s, age.as_secs() / 60), (Some(rate_age_s), 0), "{saved_after}");
+            assert_eq!(
+                (read.probed_bytes, read.probed_age_s),
+                (1000, 10),
+                "the limit for metered links still holds"
+            );
         }
     }
 

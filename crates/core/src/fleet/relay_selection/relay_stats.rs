@@ -2,8 +2,9 @@
 //!
 //! 1. A rate belongs to the set of links over which it was measured. After a change of the links it still ranks the relays, but is measured
 //!    again.
-//! 2. Saved state contains ages instead of points in time: if the clock was set meanwhile, a rate looks older than it is, or as old
-//!    as when it was saved, but never measured in the future.
+//! 2. Saved state contains ages instead of points in time, so that no rate was measured in the future. If the clock was set forward
+//!    since the state was saved, a rate looks older than it is. If it was set back to an earlier time, the rates are too old to be
+//!    fresh ([`PersistedState::expire_rates`]).
 //! 3. At most [`MAX_RELAYS`] relays are kept; the one seen least recently is dropped first.
 
 use alloc::collections::BTreeMap;
@@ -93,6 +94,16 @@ pub struct RelayInfo {
     /// Whether it failed recently.
     #[serde(default)]
     pub failed: bool,
+}
+
+impl PersistedState {
+    /// Makes all rates too old to be fresh, because the time since the state was saved is unknown. They still rank the relays. The
+    /// count of metered bytes keeps its age, so that no more is sent than the limit allows.
+    pub fn expire_rates(&mut self) {
+        for relay in &mut self.relays {
+            relay.rate_age_s = relay.rate_age_s.max(Some(RATE_LIFETIME.as_secs()));
+        }
+    }
 }
 
 impl RelayStats {

@@ -174,6 +174,20 @@ fn an_unreachable_service_is_contacted_less_often_and_the_last_relays_are_used()
 }
 
 #[test]
+fn saved_rates_of_unknown_age_rank_the_relays_and_are_measured_again() {
+    let mut before = RelaySelector::new(SelectorConfig::default(), None, at(0));
+    run_until_request(&mut before, &THREE_RELAYS, 0);
+    let mut saved = before.save();
+    saved.expire_rates();
+    let mut selector = RelaySelector::new(SelectorConfig::default(), Some((saved, Duration::ZERO)), at(0));
+    assert_eq!(relays_in_use(&selector), ["b", "c", "a"]);
+    selector.tick(at(0));
+    outputs(&mut selector);
+    selector.handle_candidates(THREE_RELAYS.iter().map(|(relay, ..)| candidate(relay)).collect(), at(0));
+    assert!(matches!(outputs(&mut selector)[..], [Output::Probe(..)]));
+}
+
+#[test]
 fn a_failure_of_the_relay_in_use_causes_a_new_request_at_once() {
     let mut selector = RelaySelector::new(SelectorConfig::default(), None, at(0));
     run_until_request(&mut selector, &THREE_RELAYS, 0);

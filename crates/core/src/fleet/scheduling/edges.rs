@@ -8,8 +8,9 @@
 //!    bursts: an edge that exaggerates its throughput cannot fill a relay.
 //! 4. An edge gets back the relay that it reports only during the grace period, or if an earlier leader assigned it. It never displaces
 //!    other edges, including those in the relay's list of reservations ([`recovered`](super::recovered)).
-//! 5. An edge that has requested a relay and has none is matched again with each report, because capacity may be available now. An edge
-//!    that has released its relay is not; it sends a new request when it needs one.
+//! 5. An edge that has no relay is matched again with each report, because capacity may be available now. This includes an edge whose
+//!    request a previous leader has received. An edge that has released its relay is not matched; it sends a new request when it needs
+//!    one.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -63,15 +64,22 @@ impl FleetScheduler {
         if self.placements.check_throughput(name, rates, self.clock.now(), &self.config) {
             self.enqueue(name);
         }
-        let edge = self.placements.get(name);
-        let unassigned_reason = edge.filter(|edge| edge.placement.is_none()).and_then(|edge| edge.reason);
-        if matches!(
-            unassigned_reason,
-            Some(NoRelayReason::NoRelay | NoRelayReason::NoGain | NoRelayReason::NoCapacity)
-        ) {
-            self.enqueue(name);
-        }
+        self.requeue_unassigned(name);
         Ok(self.reply_for(name))
+    }
+
+    /// Queues an edge that has reported and has no relay (rule 5).
+    fn requeue_unassigned(&mut self, name: &Name) {
+        let Some(edge) = self.placements.get(name).filter(|edge| edge.placement.is_none()) else { return };
+        match edge.reason {
+            Some(NoRelayReason::Pending | NoRelayReason::Released) => {}
+            Some(NoRelayReason::NoRelay | NoRelayReason::NoGain | NoRelayReason::NoCapacity) => self.enqueue(name),
+            // This process has not matched the edge yet.
+            None => {
+                self.placements.update(name, |edge| edge.reason = Some(NoRelayReason::Pending));
+                self.enqueue(name);
+            }
+        }
     }
 
     /// Releases the relay of an edge.
@@ -130,8 +138,8 @@ impl FleetScheduler {
         self.clock.now() + self.config.lease
     }
 
-    /// Assigns the relay that an edge reports to use, if rule 4 permits it; otherwise the edge is matched in the next window.
-    /// An edge that has not measured this relay, or names a later epoch than ours, gets neither.
+    /// Assigns the relay that an edge reports to use, if rule 4 permits it, the edge has measured this relay, and its version is not of
+    /// a later epoch than ours. Otherwise the edge keeps no relay and is matched in the next window (rule 5).
     fn adopt_assignment(&mut self, name: &Name, assignment: &CurrentAssignment) {
         let (relay, epoch) = (&assignment.relay, self.placements.version().epoch);
         let Some(edge) = self.placements.get(name) else { return };

@@ -74,6 +74,9 @@ pub(super) fn decide_speed(input: &mut PolicyInput<'_>, trials: &mut TrialState,
     if let Some(decision) = trials.run_concurrent(input, links, fastest_left_out, fast) {
         return Decision { destroy: usable.without(decision.active), ..decision };
     }
+    // In a solo trial, the other links of `links` are only suspended, unlike those in a trial for the goal of energy: if
+    // all together carry more, they are used again at once, without a new handshake. What their queues still hold may
+    // arrive during the trial and lower its result. Only the last third of the trial counts, which leaves time for that.
     let destroy = usable.without(links);
     if let Some(decision) = trials.run_solo(input, usable, links, false) {
         return Decision { destroy, ..decision };

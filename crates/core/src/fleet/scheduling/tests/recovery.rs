@@ -119,6 +119,55 @@ fn a_relay_that_never_reports_its_reservations_delays_no_edge() {
     assert_eq!((reservation_of(&world, "liar"), reservation_of(&world, "a")), (Some(mbps(50)), Some(mbps(40))));
 }
 
+#[test]
+fn an_edge_without_a_relay_is_matched_after_its_next_report_to_a_new_leader() {
+    let wanted = assignment_request(1, &[("fra", 30)]);
+    let mut world = world_after_failover();
+    world.heartbeat("fra", heartbeat(100, 100));
+    let row = StoredEdge { request: wanted.clone(), assignment: None };
+    world.machine.handle(world.now, Input::Restore(vec![MemberRow::Edge(name("restored"), Some(row))]));
+    for edge in ["restored", "unknown"] {
+        let reply = world.report(edge, report(wanted.clone(), 0, 0));
+        assert_eq!((reply.assignment, reply.reason), (None, Some(NoRelayReason::Pending)), "{edge}");
+    }
+    world.advance(SECOND);
+    for edge in ["restored", "unknown"] {
+        assert_eq!(world.relay_of(edge).as_deref(), Some("fra"), "{edge}");
+    }
+    // If the fleet is full, the edge gets a relay when capacity becomes free.
+    world.request("third", wanted.clone());
+    world.advance(SECOND);
+    world.report("late", report(wanted.clone(), 0, 0));
+    world.advance(SECOND);
+    assert_eq!(world.reason("late"), Some(NoRelayReason::NoCapacity));
+    world.release(&name("third"));
+    world.report("late", report(wanted.clone(), 0, 0));
+    world.advance(SECOND);
+    assert_eq!(world.relay_of("late").as_deref(), Some("fra"));
+    // An edge that has released its relay waits for nothing.
+    world.release(&name("late"));
+    world.report("late", report(wanted, 0, 0));
+    world.advance(SECOND);
+    assert_eq!(world.reason("late"), Some(NoRelayReason::Released));
+}
+
+#[test]
+fn an_edge_whose_reported_assignment_is_not_plausible_is_matched() {
+    let at = |relay, epoch| {
+        let version = StateVersion { epoch, version: 9 };
+        Some(CurrentAssignment { relay: name(relay), reservation: mbps(30), version })
+    };
+    let mut world = world_after_failover();
+    world.heartbeat("fra", heartbeat(100, 100));
+    for (edge, assignment) in [("unmeasured", at("ams", 3)), ("later", at("fra", 5))] {
+        let reply =
+            world.report(edge, Report { assignment, ..report(assignment_request(1, &[("fra", 30)]), 0, 0) });
+        assert_eq!((reply.assignment, reply.reason), (None, Some(NoRelayReason::Pending)), "{edge}");
+        world.advance(SECOND);
+        assert_eq!(world.relay_of(edge).as_deref(), Some("fra"), "{edge}");
+    }
+}
+
 /// The member that reports: a relay, or an edge by its index; the indices of liars follow those of honest edges.
 #[derive(Clone, Copy, Debug)]
 enum Speaker {
