@@ -119,14 +119,14 @@ fn a_portal_that_redirects_to_its_login_is_banned() {
 #[test]
 fn a_link_is_used_again_after_the_login_at_its_portal() {
     let Some(network) = Network::two_links() else { return };
-    let resource = Resource::new(SIZE);
+    let resource = Resource::new(2 * SIZE);
     let open = Arc::new(AtomicBool::new(false));
     let is_open = open.clone();
     let server = portal(&network, &resource, move |request, all| {
         if is_open.load(Ordering::Relaxed) { all.respond(request) } else { Response::page(511, "<html>log in") }
     });
     let program = network.program();
-    // Slow enough that the link's ban of 5 s ends before the download.
+    // Slow enough that the link's ban of 5 s ends long before the download.
     let running = program.start(&[&server.url("/file"), "-o", "out", "--json", "--limit-rate", "lte0=8Mbit/s"]);
     thread::sleep(Duration::from_millis(1000));
     open.store(true, Ordering::Relaxed);
