@@ -46,7 +46,7 @@ impl GatewayProber {
             Ok(socket)
         };
         let socket =
-            open().map_err(AccelError::kernel(format!("{device}: a socket that asks its gateway {gateway}")))?;
+            open().map_err(AccelError::kernel(format!("{device}: a socket to probe its gateway {gateway}")))?;
         let random = RandomState::new().hash_one(device).to_be_bytes();
         let id = u16::from_be_bytes([random[0], random[1]]);
         Ok(Self { socket, gateway, id, data: random, batch: Batch::new(8, 256) })

@@ -10,7 +10,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::CliError;
 use crate::output::print_notice;
 
-/// Stream of SIGHUP signals; while it exists, SIGHUP does not end this process.
+/// Stream of SIGHUP signals. Once it is registered, SIGHUP does not end this process.
 pub(crate) struct ReloadSignal(Signal);
 
 impl ReloadSignal {

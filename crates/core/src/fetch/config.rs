@@ -21,8 +21,8 @@ pub struct Config {
     pub mirrors: u16,
     /// Whether metered links are used.
     pub metered: MeteredUse,
-    /// How far requests may reach beyond the in-order reader's position; none: any part may be fetched at any time
-    /// (file).
+    /// How far requests may reach beyond the in-order reader's position; none: any part may be fetched at any time,
+    /// because the output is a file.
     pub reader_window: Option<DataSize>,
     /// The first request covers the whole file, so that its response alone can deliver it (`bytes=0-`). Ignored with a
     /// reader window and for a resumed download.
@@ -216,5 +216,7 @@ pub enum SlowLinkRule {
     Dynamic(Ratio),
 }
 
-/// Duration of a link's first ban, after which it is probed. The thesis leaves it open (§8.2.4).
+/// Duration of a link's first ban, whatever its reason (a refusal, a captive portal, a slow link under a
+/// [`SlowLinkRule`]); then the link is probed. Each further ban takes twice as long, at most 64 times this. For slow
+/// links, the thesis leaves the duration open (§8.2.4).
 pub const INITIAL_BAN: Duration = Duration::from_secs(5);

@@ -52,8 +52,8 @@ impl From<Address> for String {
     }
 }
 
-/// Whether rustls accepts this DNS name: at most 253 bytes, labels of 1 to 63 letters, digits, hyphens inside, and
-/// underscores, and a last label that is not a number. A final dot is allowed.
+/// Whether rustls accepts this DNS name: at most 253 bytes, labels of 1 to 63 letters, digits, underscores and
+/// hyphens (none at either end of a label), and a last label that is not a number. A final dot is allowed.
 fn is_dns_name(text: &str) -> bool {
     let labels = text.strip_suffix('.').unwrap_or(text);
     let is_label = |label: &str| {

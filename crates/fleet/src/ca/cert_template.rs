@@ -1,7 +1,7 @@
 //! Contents of a certificate before a key is known: identity, addresses and lifetime.
 //!
-//! 1. Only relays and the fleet service have addresses, and they need at least one, because their clients verify it.
-//! 2. The lifetime is between a minute and ten years, the lifetime of the authority itself.
+//! 1. Only relays and the fleet service have addresses, and they need at least one, because their clients verify the address.
+//! 2. The lifetime is at least a minute and at most ten years, which is the lifetime of the authority itself.
 
 use std::time::Duration;
 

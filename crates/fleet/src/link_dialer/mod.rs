@@ -320,7 +320,8 @@ impl LinkDialer {
         self.publish();
     }
 
-    /// Resolves a host with the link's own name servers.
+    /// Resolves a host with the link's own name servers. `client`: the remote host that sent the request, if any; its
+    /// look-ups delay no other host.
     ///
     /// # Errors
     /// If the name has no address over this link.

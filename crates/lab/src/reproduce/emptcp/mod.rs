@@ -312,7 +312,7 @@ fn print_results(
         ));
     }
     if let Some(table) = threshold::table(&thresholds) {
-        print_line(&format!("\nFloors:\n{}", table.to_text()));
+        print_line(&format!("\nThresholds for marline's policy, and whether they are met:\n{}", table.to_text()));
     }
     u8::from(!problems.is_empty())
 }

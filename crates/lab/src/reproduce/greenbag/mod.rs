@@ -224,7 +224,7 @@ fn print_results(
         print_line(&format!("Statements in the paper's text, and the measured values:\n{}", table.to_text()));
     }
     if let Some(table) = threshold::table(&thresholds) {
-        print_line(&format!("Floors:\n{}", table.to_text()));
+        print_line(&format!("Thresholds for marline's policies, and whether they are met:\n{}", table.to_text()));
     }
     u8::from(!problems.is_empty())
 }
