@@ -144,11 +144,11 @@ impl PowerIntegral {
             self.is_invalid = true;
             return;
         };
-        if let Some((before, previous_power)) = self.last_reading {
-            let time = at.saturating_sub(before);
-            // The sum times half the time, not the halved sum: the sum may be an odd number of microwatts.
-            self.energy += (previous_power + power) * (time / 2);
-        }
+        // The first reading may be late. Its power counts from the start, because the mean is taken over that time too.
+        let (before, previous_power) = self.last_reading.unwrap_or((Duration::ZERO, power));
+        let time = at.saturating_sub(before);
+        // The sum times half the time, not the halved sum: the sum may be an odd number of microwatts.
+        self.energy += (previous_power + power) * (time / 2);
         self.last_reading = Some((at, power));
     }
 
@@ -261,6 +261,10 @@ mod tests {
         sum.add_reading(Duration::from_secs(5), watts(3));
         assert_eq!(sum.result(), None);
         assert_eq!(PowerIntegral::default().result(), None);
+        let mut late = PowerIntegral::default();
+        late.add_reading(Duration::from_secs(1), watts(3));
+        late.add_reading(Duration::from_secs(2), watts(3));
+        assert_eq!(late.result().unwrap().power, Power::from_milliwatts(3000), "the first reading was late");
     }
 
     #[test]
@@ -272,9 +276,9 @@ mod tests {
             (Instant::now(), BatteryMeter::start_with_interval(batteries, Duration::from_millis(5)).unwrap());
         std::thread::sleep(Duration::from_millis(30));
         let draw = meter.finish().unwrap();
-        // The energy of each step, about 20 mJ, is rounded down.
+        // The energy of each step is rounded down to a nanojoule.
         let power = draw.power.microwatts();
-        assert!((3_500_000..=4_000_000).contains(&power), "{power}");
+        assert!((3_999_000..=4_000_000).contains(&power), "{power}");
         assert!(draw.energy <= Power::from_milliwatts(4000) * started.elapsed());
         assert!(!draw.energy.is_zero());
     }
